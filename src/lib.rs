@@ -1,0 +1,7 @@
+//! A virtual PCI RDMA network adaptor for QEMU guests.
+//!
+//! A guest reads and writes the memory of another guest with plain loads and
+//! stores to the adaptor's *access space*; a load from the *assurance space*, at
+//! the same offset, says from local knowledge whether these were really done.
+
+pub mod adaptor;
