@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only WITH Linux-syscall-note */
 /*
- * What programs say to the assured-rdma driver: /dev/ardma0, /dev/ardma1, ..., one for each adaptor.
+ * What programs say to the assured-rdma driver: /dev/ardma0, /dev/ardma1, ..., one for each
+ * adaptor.
  *
  * Every structure has the same layout for 32-bit and 64-bit programs. Fields that are marked "zero"
  * are refused with EINVAL where a program gives anything else, and are returned as 0.
@@ -45,7 +46,7 @@
 /* Bits of ardma_info.status. */
 #define ARDMA_STATUS_READY		(1U << 0)	/* the adaptor is ready */
 #define ARDMA_STATUS_MEMORY_SHARED	(1U << 1)	/* known: it shares the guest's memory */
-#define ARDMA_STATUS_MEMORY_PRIVATE	(1U << 2)	/* known: it does not; exports are refused */
+#define ARDMA_STATUS_MEMORY_PRIVATE	(1U << 2)	/* known: it does not */
 
 /* Values of ardma_info.memory: what the driver's own probe of shared memory gave. */
 #define ARDMA_MEMORY_UNKNOWN		0	/* the probe could not be made */
@@ -54,9 +55,9 @@
 
 /* Events; ardma_info.event_counts is indexed by their bit numbers. */
 #define ARDMA_EVENT_LINK	(1U << 0)	/* a node's state changed */
-#define ARDMA_EVENT_ERROR	(1U << 1)	/* the empty error log got an entry, or overflowed */
+#define ARDMA_EVENT_ERROR	(1U << 1)	/* the empty error log filled, or it overflowed */
 #define ARDMA_EVENT_MEMORY	(1U << 3)	/* the memory bits of the status changed */
-#define ARDMA_EVENT_RESET	(1U << 4)	/* the adaptor was reset: windows and errors are lost */
+#define ARDMA_EVENT_RESET	(1U << 4)	/* the adaptor was reset, its windows are lost */
 
 #define ARDMA_EVENT_BITS	8
 
@@ -116,10 +117,11 @@ struct ardma_node {
 #define ARDMA_OFFSET_ANY	(~0ULL)
 
 /*
- * ARDMA_IOC_EXPORT: makes a window of this process's memory, which stays pinned until the window goes.
+ * ARDMA_IOC_EXPORT: makes a window of this process's memory, which stays pinned until the window
+ * goes.
  *
- *   EINVAL      address, length or offset is not a multiple of the page size (of 4096 at least), length is 0 or
- *               above the window size, no right, unknown right or no node
+ *   EINVAL      address, length or offset is not a multiple of the page size; length is 0; it
+ *               does not fit into the node's window; no right, an unknown right or no node
  *   EFAULT      not mapped, or without the access that the rights need
  *   ENOMEM      more than RLIMIT_MEMLOCK allows, or no memory
  *   ENOSPC      it overlaps another window, or no gap is large enough
@@ -131,7 +133,7 @@ struct ardma_node {
 struct ardma_export {
 	__u64 address;		/* in: start of the memory */
 	__u64 length;		/* in: bytes */
-	__u64 offset;		/* in: offset in this node's window, or ARDMA_OFFSET_ANY; out: offset */
+	__u64 offset;		/* in, or ARDMA_OFFSET_ANY; out: in this node's window */
 	__u32 rights;		/* in: ARDMA_RIGHT_* */
 	__u32 reserved;		/* zero */
 	__u64 nodes[4];		/* in: who has them: bit n % 64 of word n / 64 */
@@ -150,8 +152,8 @@ struct ardma_unexport {
 
 /* Bits of ardma_window.flags. */
 #define ARDMA_WINDOW_MINE	(1U << 0)	/* of this open file */
-#define ARDMA_WINDOW_LOST	(1U << 1)	/* a reset removed it; the owner has not noticed yet */
-#define ARDMA_WINDOW_ORPHAN	(1U << 2)	/* its file is closed, but the adaptor did not let go of it */
+#define ARDMA_WINDOW_LOST	(1U << 1)	/* by a reset; kept until the owner removes it */
+#define ARDMA_WINDOW_ORPHAN	(1U << 2)	/* file closed, but the adaptor did not let go */
 
 /*
  * ARDMA_IOC_WINDOW: the windows of all files of this adaptor, one by one. ENOENT past the end.
@@ -167,8 +169,8 @@ struct ardma_window {
 };
 
 /*
- * ARDMA_IOC_OVERFLOW_ACK: this program knows that any earlier access to the node may have failed; its
- * checks no longer answer LOG_OVERFLOW. EINVAL beyond node 255.
+ * ARDMA_IOC_OVERFLOW_ACK: it is known that any earlier access to the node may have failed; checks no
+ * longer answer LOG_OVERFLOW for it. EINVAL beyond node 255.
  */
 struct ardma_overflow_ack {
 	__u32 node;		/* in */
@@ -176,9 +178,9 @@ struct ardma_overflow_ack {
 };
 
 /*
- * ARDMA_IOC_EVENTS: events since this file was opened or last asked; it never waits. While there are
- * some poll() gives POLLIN, with POLLPRI where ARDMA_EVENT_ERROR or ARDMA_EVENT_RESET is among them.
- * Once the adaptor is removed poll() gives POLLHUP and POLLERR.
+ * ARDMA_IOC_EVENTS: events since this file was opened or last asked; it never waits. While there
+ * are some poll() gives POLLIN, with POLLPRI where ARDMA_EVENT_ERROR or ARDMA_EVENT_RESET is among
+ * them. Once the adaptor is removed poll() gives POLLHUP and POLLERR.
  */
 struct ardma_events {
 	__u32 events;		/* out: ARDMA_EVENT_* */
