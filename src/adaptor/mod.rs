@@ -6,7 +6,9 @@
 //! the daemon, in the simulated network and in the tests.
 
 pub mod address;
+pub mod master;
 pub mod memory;
+pub mod pci;
 pub mod status;
 mod time;
 

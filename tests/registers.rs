@@ -1,0 +1,76 @@
+//! The register table in the code is the source; the documentation and the driver's header say the
+//! same, register by register.
+
+use assured_rdma::adaptor::pci::registers::{AtReset, Description, TABLE};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A register as the documentation's table has to show it: all columns but the meaning.
+fn documented(line: &Description) -> Vec<String> {
+    let at_reset = match line.at_reset {
+        AtReset::Value(0) => "0".into(),
+        AtReset::Value(value) => format!("{value:#010x}"),
+        AtReset::Configured => "configured".into(),
+        AtReset::New => "new".into(),
+    };
+    let (offset, bits) = (format!("{:#06x}", line.offset), line.size.saturating_mul(8).to_string());
+    vec![offset, line.name.into(), bits, line.access.to_string(), at_reset]
+}
+
+#[test]
+fn documentation_has_the_register_table() {
+    let page = std::fs::read_to_string(repository().join("docs/device.md")).unwrap();
+    let table = page.split("<!-- registers: begin").nth(1).expect("the begin marker is missing");
+    let table = table.split("<!-- registers: end -->").next().unwrap();
+    let rows: Vec<Vec<String>> = table
+        .lines()
+        .filter(|line| line.starts_with("| 0x"))
+        .map(|line| {
+            let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+            assert_eq!(cells.len(), 6, "not six columns: {line}");
+            assert!(!cells[5].is_empty(), "no meaning: {line}");
+            cells[..5].iter().map(|&cell| cell.to_owned()).collect()
+        })
+        .collect();
+    assert_eq!(rows, TABLE.iter().map(documented).collect::<Vec<_>>());
+}
+
+/// The C headers of the guest driver that may define registers.
+fn headers() -> Vec<PathBuf> {
+    [
+        "guest-driver/include",
+        "guest-driver/include/uapi",
+        "guest-driver/include/uapi/linux",
+        "guest-driver/driver",
+    ]
+    .iter()
+    .filter_map(|directory| std::fs::read_dir(repository().join(directory)).ok())
+    .flat_map(|entries| entries.map(|entry| entry.unwrap().path()))
+    .filter(|path| path.extension().is_some_and(|extension| extension == "h"))
+    .collect()
+}
+
+#[test]
+fn driver_header_has_the_register_table() {
+    let mut defined = BTreeMap::new();
+    for path in headers() {
+        for line in std::fs::read_to_string(&path).unwrap().lines() {
+            let mut words = line.split_whitespace();
+            let (Some("#define"), Some(name)) = (words.next(), words.next()) else { continue };
+            let Some(name) = name.strip_prefix("ARDMA_REG_") else { continue };
+            let number = words.next().and_then(|number| number.strip_prefix("0x"));
+            let number = number.and_then(|number| u64::from_str_radix(number, 16).ok());
+            let number =
+                number.unwrap_or_else(|| panic!("{}: not a hexadecimal offset: {line}", path.display()));
+            let earlier = defined.insert(name.to_owned(), number);
+            assert_eq!(earlier, None, "{}: {name} is defined twice", path.display());
+        }
+    }
+    assert!(!defined.is_empty(), "no header under guest-driver/ defines an ARDMA_REG_ name");
+    let expected: BTreeMap<String, u64> = TABLE.iter().map(|line| (line.name.into(), line.offset)).collect();
+    assert_eq!(defined, expected);
+}
