@@ -49,7 +49,7 @@ fn headers() -> Vec<PathBuf> {
     ]
     .iter()
     .filter_map(|directory| std::fs::read_dir(repository().join(directory)).ok())
-    .flat_map(|entries| entries.map(|entry| entry.unwrap().path()))
+    .flat_map(|entries| entries.flatten().map(|entry| entry.path()))
     .filter(|path| path.extension().is_some_and(|extension| extension == "h"))
     .collect()
 }
