@@ -1,7 +1,8 @@
-//! The register table in the code is the source; the documentation and the driver's header say the
-//! same, register by register.
+//! The tables of registers and codes in the code are the source; the documentation and the driver's
+//! header say the same, line by line.
 
 use assured_rdma::adaptor::pci::registers::{AtReset, Description, TABLE};
+use assured_rdma::adaptor::status::Code;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -54,23 +55,61 @@ fn headers() -> Vec<PathBuf> {
     .collect()
 }
 
-#[test]
-fn driver_header_has_the_register_table() {
+/// What the headers define under this prefix: names and hexadecimal numbers.
+fn defined(prefix: &str) -> Result<BTreeMap<String, u64>, String> {
     let mut defined = BTreeMap::new();
     for path in headers() {
-        for line in std::fs::read_to_string(&path).unwrap().lines() {
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        for line in text.lines() {
             let mut words = line.split_whitespace();
             let (Some("#define"), Some(name)) = (words.next(), words.next()) else { continue };
-            let Some(name) = name.strip_prefix("ARDMA_REG_") else { continue };
+            let Some(name) = name.strip_prefix(prefix) else { continue };
             let number = words.next().and_then(|number| number.strip_prefix("0x"));
             let number = number.and_then(|number| u64::from_str_radix(number, 16).ok());
-            let number =
-                number.unwrap_or_else(|| panic!("{}: not a hexadecimal offset: {line}", path.display()));
-            let earlier = defined.insert(name.to_owned(), number);
-            assert_eq!(earlier, None, "{}: {name} is defined twice", path.display());
+            let number = number.ok_or_else(|| format!("{}: not hexadecimal: {line}", path.display()))?;
+            if defined.insert(name.to_owned(), number).is_some() {
+                return Err(format!("{}: {prefix}{name} is defined twice", path.display()));
+            }
         }
     }
-    assert!(!defined.is_empty(), "no header under guest-driver/ defines an ARDMA_REG_ name");
+    if defined.is_empty() {
+        return Err(format!("no header under guest-driver/ defines a name that begins with {prefix}"));
+    }
+    Ok(defined)
+}
+
+/// The name of a code in the documentation: `LinkDown` is LINK_DOWN.
+fn name_of(code: Code) -> String {
+    let mut name = String::new();
+    for letter in format!("{code:?}").chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_uppercase());
+    }
+    name
+}
+
+#[test]
+fn driver_header_has_the_register_table() {
     let expected: BTreeMap<String, u64> = TABLE.iter().map(|line| (line.name.into(), line.offset)).collect();
-    assert_eq!(defined, expected);
+    assert_eq!(defined("ARDMA_REG_").unwrap(), expected);
+}
+
+#[test]
+fn driver_header_has_the_codes() {
+    let expected = Code::ALL.iter().map(|&code| (name_of(code), u64::from(code.bits()))).collect();
+    assert_eq!(defined("ARDMA_CODE_"), Ok(expected));
+}
+
+#[test]
+fn documentation_has_the_codes() {
+    let page = std::fs::read_to_string(repository().join("docs/device.md")).unwrap();
+    let table = page.split("### Codes").nth(1).expect("the section on codes is missing");
+    let rows = table.split("\n#").next().unwrap().lines().filter(|line| line.starts_with("| 0x"));
+    let rows: Vec<Vec<&str>> =
+        rows.map(|line| line.split('|').map(str::trim).skip(1).take(2).collect()).collect();
+    let expected: Vec<Vec<String>> =
+        Code::ALL.iter().map(|&code| vec![format!("{:#04x}", code.bits()), name_of(code)]).collect();
+    assert_eq!(rows, expected);
 }
