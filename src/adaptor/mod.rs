@@ -6,11 +6,13 @@
 //! the daemon, in the simulated network and in the tests.
 
 pub mod address;
+pub mod bus;
 pub mod event;
 pub mod memory;
 pub mod mesh;
 pub mod random;
 pub mod status;
+pub mod target;
 mod time;
 pub mod transaction;
 
