@@ -65,7 +65,7 @@ impl<'a> Descriptor<'a> {
         }
         let nodes = NodeSet::from_words([0x40, 0x48, 0x50, 0x58].map(|at| self.u64_at(at)));
         let export = Export { offset, len, rights, nodes, runs: Vec::new() };
-        Ok(Listing { export, missing, sum: 0, next })
+        Ok(Listing { export, missing, next })
     }
 }
 
@@ -75,8 +75,6 @@ pub(super) struct Listing {
     pub(super) export: Export,
     /// Runs that are still to be read.
     pub(super) missing: usize,
-    /// Bytes that the runs read so far have.
-    sum: u64,
     /// The page to read next; 0 at the end.
     pub(super) next: u64,
 }
@@ -92,19 +90,19 @@ impl Listing {
         for entry in page.chunks_exact(16).take(count) {
             let (address, len) = (u64::from_le_bytes(field(entry, 0)), u64::from_le_bytes(field(entry, 8)));
             let run = Run { address, len };
-            let sum = self.sum.checked_add(len).filter(|&sum| sum <= self.export.len);
-            self.sum = sum.filter(|_| run.is_valid()).ok_or(CommandStatus::BadArgument)?;
+            if !run.is_valid() {
+                return Err(CommandStatus::BadArgument);
+            }
             let last = address.saturating_add(len.saturating_sub(1));
             touched.extend([address, last].map(|address| Segment { address, len: 1 }));
             self.export.runs.push(run);
         }
         self.missing = self.missing.saturating_sub(count);
         self.next = u64::from_le_bytes(field(page, NEXT_PAGE));
-        let is_last = self.missing == 0;
-        let is_sound = is_last == (self.next == 0)
+        // Whether the lengths add up is for the window table to say.
+        let is_sound = (self.missing == 0) == (self.next == 0)
             && self.next.is_multiple_of(GRAIN)
-            && u64::from_le_bytes(field(page, NEXT_PAGE.saturating_add(8))) == 0
-            && (!is_last || self.sum == self.export.len);
+            && u64::from_le_bytes(field(page, NEXT_PAGE.saturating_add(8))) == 0;
         if is_sound { Ok(touched) } else { Err(CommandStatus::BadArgument) }
     }
 }
