@@ -4,7 +4,7 @@
 //! holds more than its share of the buffer, and none can keep another from being served.
 
 use crate::adaptor::address::NodeId;
-use bytes::Bytes;
+use crate::adaptor::transaction::RequestKind;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
@@ -12,28 +12,6 @@ use std::ops::Bound::{Excluded, Unbounded};
 pub const MAX_REQUESTS: usize = 256;
 /// The most bytes to write that wait for one source at a time.
 pub const MAX_BYTES: usize = 1 << 20;
-
-/// What a request asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum InboundKind {
-    /// To write these bytes.
-    Write(Bytes),
-    /// To read.
-    Read {
-        /// How many bytes.
-        len: u32,
-    },
-}
-
-impl InboundKind {
-    /// How many bytes the request holds in the buffer.
-    fn held(&self) -> usize {
-        match self {
-            Self::Write(data) => data.len(),
-            Self::Read { .. } => 0,
-        }
-    }
-}
 
 /// A request of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,12 +23,20 @@ pub struct Inbound {
     /// Where in this node's window, in bytes.
     pub offset: u64,
     /// What it asks for.
-    pub kind: InboundKind,
+    pub kind: RequestKind,
 }
 
 /// The source's share of the buffer is used up: more than [`MAX_REQUESTS`] or [`MAX_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
+
+/// How many bytes a request holds in the buffer.
+fn held(kind: &RequestKind) -> usize {
+    match kind {
+        RequestKind::Write(data) => data.len(),
+        RequestKind::Read { .. } => 0,
+    }
+}
 
 /// The requests of one source.
 #[derive(Debug, Default)]
@@ -73,7 +59,7 @@ impl AccessBuffer {
     pub(super) fn push(&mut self, request: Inbound) -> Result<(), Full> {
         let source = request.source;
         let queue = self.queues.entry(source).or_default();
-        let bytes = queue.bytes.saturating_add(request.kind.held());
+        let bytes = queue.bytes.saturating_add(held(&request.kind));
         if queue.requests.len() < MAX_REQUESTS && bytes <= MAX_BYTES {
             queue.bytes = bytes;
             queue.requests.push_back(request);
@@ -93,7 +79,7 @@ impl AccessBuffer {
         let (&source, _) = self.queues.range((after, Unbounded)).chain(up_to).find(ready)?;
         let queue = self.queues.get_mut(&source)?;
         let request = queue.requests.pop_front()?;
-        queue.bytes = queue.bytes.saturating_sub(request.kind.held());
+        queue.bytes = queue.bytes.saturating_sub(held(&request.kind));
         if queue.requests.is_empty() {
             self.queues.remove(&source);
         }
@@ -120,9 +106,10 @@ impl AccessBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
 
     fn request(source: u8, ticket: u64, len: usize) -> Inbound {
-        let kind = InboundKind::Write(Bytes::from(vec![0; len]));
+        let kind = RequestKind::Write(Bytes::from(vec![0; len]));
         Inbound { source: NodeId(source), ticket, offset: 0, kind }
     }
 
@@ -173,7 +160,7 @@ mod tests {
             buffer.push(request(1, ticket, 64 << 10)).unwrap();
         }
         assert_eq!(buffer.push(request(1, 16, 1)), Err(Full));
-        let read = Inbound { kind: InboundKind::Read { len: 64 << 10 }, ..request(1, 16, 0) };
+        let read = Inbound { kind: RequestKind::Read { len: 64 << 10 }, ..request(1, 16, 0) };
         assert_eq!(buffer.push(read), Ok(()), "a read holds no bytes");
         buffer.take(|_| true).unwrap();
         assert_eq!(buffer.push(request(1, 17, 64 << 10)), Ok(()));

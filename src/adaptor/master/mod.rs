@@ -12,13 +12,14 @@ mod command;
 mod descriptor;
 mod window;
 
-pub use access_buffer::{Full, Inbound, InboundKind, MAX_BYTES, MAX_REQUESTS};
+pub use access_buffer::{Full, Inbound, MAX_BYTES, MAX_REQUESTS};
 pub use command::{CommandStatus, Finished, MemoryView, Sharing};
 pub use window::{MAX_REQUEST, MAX_RUNS, MAX_WINDOWS, Rights, Window, WindowTable};
 
 use super::address::NodeId;
 use super::memory::{MemoryOperation, MemoryResult, OperationId, Segment};
 use super::status::{Code, Direction};
+use super::transaction::RequestKind;
 use access_buffer::AccessBuffer;
 use bytes::Bytes;
 use command::{Mailbox, Step};
@@ -134,7 +135,7 @@ impl Master {
     /// oldest request `may_execute`. Requests that are refused become answers on the way.
     pub fn poll_operation(
         &mut self,
-        may_execute: impl Fn(NodeId, &InboundKind) -> bool,
+        may_execute: impl Fn(NodeId, &RequestKind) -> bool,
     ) -> Option<MemoryOperation> {
         if let Some(step) = self.mailbox.take_step() {
             let id = self.begin(Purpose::Command);
@@ -234,8 +235,8 @@ impl Master {
 
     fn resolve(&self, request: &Inbound) -> Result<Vec<Segment>, Code> {
         let (direction, len) = match &request.kind {
-            InboundKind::Write(data) => (Direction::Write, u64::try_from(data.len()).unwrap_or(u64::MAX)),
-            InboundKind::Read { len } => (Direction::Read, u64::from(*len)),
+            RequestKind::Write(data) => (Direction::Write, u64::try_from(data.len()).unwrap_or(u64::MAX)),
+            RequestKind::Read { len } => (Direction::Read, u64::from(*len)),
         };
         self.windows.resolve(request.source, direction, request.offset, len)
     }
@@ -243,11 +244,11 @@ impl Master {
     fn execute(&mut self, request: Inbound, segments: Vec<Segment>) -> MemoryOperation {
         let Inbound { source, ticket, kind, .. } = request;
         match kind {
-            InboundKind::Write(data) => {
+            RequestKind::Write(data) => {
                 let id = self.begin(Purpose::Write { source, ticket });
                 MemoryOperation::Write { id, segments, data }
             }
-            InboundKind::Read { .. } => {
+            RequestKind::Read { .. } => {
                 let len = segments.iter().map(|segment| segment.len).sum();
                 let id = self.begin(Purpose::Read { source, ticket, len });
                 MemoryOperation::Read { id, segments }

@@ -103,12 +103,12 @@ fn exporting() -> (Master, Memory) {
 }
 
 fn write(source: u8, ticket: u64, offset: u64, data: &'static [u8]) -> Inbound {
-    let kind = InboundKind::Write(Bytes::from_static(data));
+    let kind = RequestKind::Write(Bytes::from_static(data));
     Inbound { source: NodeId(source), ticket, offset, kind }
 }
 
 fn read(source: u8, ticket: u64, offset: u64, len: u32) -> Inbound {
-    Inbound { source: NodeId(source), ticket, offset, kind: InboundKind::Read { len } }
+    Inbound { source: NodeId(source), ticket, offset, kind: RequestKind::Read { len } }
 }
 
 fn answers(master: &mut Master) -> Vec<(u8, u64, Code)> {

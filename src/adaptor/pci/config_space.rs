@@ -1,6 +1,6 @@
 //! The function's configuration space: 4096 bytes, of which the guest may change a few bits.
 //!
-//! Invariant: only the bits listed in [`WRITABLE`] and the power state ever differ from what
+//! Invariant: only the bits listed in `WRITABLE` and the power state ever differ from what
 //! [`ConfigSpace::new`] laid down, so identity and capability list hold whatever is written.
 
 /// The size of configuration space in bytes (PCI Express).
@@ -14,7 +14,7 @@ pub const DEVICE_ID: u16 = 0x4152;
 pub const SUBSYSTEM_VENDOR_ID: u16 = 0x1234;
 /// Subsystem id.
 pub const SUBSYSTEM_ID: u16 = 0x0001;
-/// Class code [23:0]: network controller, other.
+/// Class code `[23:0]`: network controller, other.
 pub const CLASS_CODE: u32 = 0x02_80_00;
 /// Revision id.
 pub const REVISION: u8 = 1;

@@ -292,13 +292,13 @@ impl Target {
     }
 
     /// Forgets everything: buffers, log, overflow and counters. Loads that wait are answered with all-ones,
-    /// checks with [`Code::Flushed`] for both directions. Ids go on rising, so that late completions are
+    /// checks with [`Code::LogOverflow`] for both directions: nothing is known any more. Ids go on rising, so that late completions are
     /// ignored.
     pub fn reset(&mut self) {
         let fetches = self.fetch_buffers.clear();
         self.completions.extend(fetches.map(|fetch| Completion::all_ones(fetch.tag, fetch.len)));
         let checks = self.checks.clear();
-        self.completions.extend(checks.iter().map(|check| check.answer_code(Code::Flushed)));
+        self.completions.extend(checks.iter().map(|check| check.answer_code(Code::LogOverflow)));
         self.write_buffers.clear();
         self.tags.clear();
         self.errors.clear();

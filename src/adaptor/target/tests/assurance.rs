@@ -312,10 +312,10 @@ fn no_lost_error_a_reset_answers_what_waits() {
     let check = rig.check(1, 0, 4);
     let byte = rig.check(1, 0, 1);
     rig.target.reset();
-    let flushed = Code::Flushed.bits();
+    let dropped = Code::LogOverflow.bits();
     assert_eq!(rig.answer(), Some((load, vec![0xff; 8])));
-    assert_eq!(rig.answer(), Some((check, vec![flushed, flushed, 0, 0])));
-    assert_eq!(rig.answer(), Some((byte, vec![flushed])));
+    assert_eq!(rig.answer(), Some((check, vec![dropped, dropped, 0, 0])));
+    assert_eq!(rig.answer(), Some((byte, vec![dropped])));
     assert_eq!(rig.answer(), None);
 }
 

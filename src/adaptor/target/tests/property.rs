@@ -364,9 +364,9 @@ impl Run {
         for item in model.items.values().filter(|item| item.direction == Direction::Read) {
             self.model.answers.push_back((item.tag, item.data.clone()));
         }
-        let flushed = Code::Flushed;
+        let dropped = Code::LogOverflow;
         for (tag, _, len) in model.checks.values() {
-            let mut data = word(flushed, flushed).to_le_bytes().to_vec();
+            let mut data = word(dropped, dropped).to_le_bytes().to_vec();
             data.resize(*len, 0);
             self.model.answers.push_back((*tag, data));
         }
