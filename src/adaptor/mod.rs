@@ -32,7 +32,7 @@ use std::collections::VecDeque;
 
 use self::address::{BLOCK_SIZE, Geometry, NodeId, NodeSet};
 use self::function::{Function, event as events};
-use self::master::{Master, Sharing};
+use self::master::{CommandStatus, Master, Sharing};
 use self::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId};
 use self::mesh::packet::{Incarnation, Packet};
 use self::mesh::{Mesh, Ticket, Timing, Wanted};
@@ -407,7 +407,8 @@ impl Adaptor {
                 self.function.reset_registers();
                 self.begin_new_life(now);
             }
-            Register::Command => {
+            // Ignored while another command is under way.
+            Register::Command if self.master.command_status() != CommandStatus::Busy => {
                 written.command = low;
                 let (address, cookie) = (written.command_address, written.command_cookie);
                 self.master.start_command(low, address, cookie);
