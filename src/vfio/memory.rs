@@ -145,11 +145,25 @@ impl GuestMemory {
         }
     }
 
-    /// Maps a range. `judge` tells whether a file is the guest's own memory; it is asked once for each file.
+    /// Maps a range. `judge` tells whether a file is the guest's own memory (by [`super::sharing_in`]); it is asked once for
+    /// each file.
     ///
     /// # Errors
-    /// Where the range or the file is not usable; then nothing has changed.
+    /// Where the range or the file is not usable; then nothing has changed. QEMU goes on after that, so it is logged.
     pub fn map(
+        &mut self,
+        map: &DmaMap,
+        file: Option<OwnedFd>,
+        judge: impl FnOnce(&FileId) -> Sharing,
+    ) -> Result<(), MapError> {
+        let result = self.try_map(map, file, judge);
+        if let Err(error) = &result {
+            error!("guest memory, {:#x} bytes at {:#x}, was not mapped: {error}", map.size, map.address);
+        }
+        result
+    }
+
+    fn try_map(
         &mut self,
         map: &DmaMap,
         file: Option<OwnedFd>,
@@ -260,6 +274,12 @@ impl GuestMemory {
         let cut = before.is_some_and(|(&at, range)| range_end(at, range) > unmap.address)
             || at_end.is_some_and(|(&at, range)| range_end(at, range).saturating_sub(1) > last);
         if cut {
+            error!(
+                "guest memory, {:#x} bytes at {:#x}, was not unmapped: {}",
+                unmap.size,
+                unmap.address,
+                MapError::Cut
+            );
             return Err(MapError::Cut);
         }
         self.ranges.retain(|at, _| !(unmap.address..=last).contains(at));

@@ -3,6 +3,12 @@
 //! Whoever runs the event loop owns a [`Listener`], at most one [`Connection`], and for it a [`GuestMemory`] and the
 //! [`Interrupts`]. Nothing here blocks. A load may be answered much later than it is handed out: until then the
 //! connection hands out nothing else, as a bus would, while the loop serves links and timers.
+//!
+//! A turn of the loop: [`Connection::receive`]; then [`Connection::next_request`] until there is none, each
+//! request handed to the device and answered by its token; then [`Connection::flush`]. Wait for what
+//! [`Connection::wants_read`] and [`Connection::wants_write`] say. After [`Intake::End`], [`Broken`] or an error of the
+//! socket take what `next_request` still has, drop all three and wait for the next client; a guest that
+//! is started again is a new one.
 
 mod connection;
 mod descriptors;

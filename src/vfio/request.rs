@@ -56,7 +56,8 @@ pub enum Request {
         /// Bytes to read.
         len: usize,
     },
-    /// A store of `data` (at least 1 byte, inside the region).
+    /// A store of `data` (at least 1 byte, inside the region). Where the device is too busy for it, keep it and take no
+    /// further request until it was handed in.
     Store {
         /// For the reply; none for a posted store.
         token: Option<ReplyToken>,
