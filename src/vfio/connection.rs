@@ -32,8 +32,10 @@ const COMPLAINTS: u32 = 10;
 /// What [`Connection::receive`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intake {
-    /// Something came, or the input is full.
+    /// Something came; there may be more.
     Some,
+    /// Nothing was received, as there is no room: take requests first.
+    Full,
     /// There is nothing at hand.
     Nothing,
     /// The client has closed. What it sent before can still be taken with `next_request`.
@@ -142,13 +144,13 @@ impl Connection {
         !self.output.is_empty()
     }
 
-    /// Receives what is at hand, up to a limit, without waiting.
+    /// Receives once, without waiting.
     ///
     /// # Errors
     /// Where the socket fails; the connection is then of no more use.
     pub fn receive(&mut self) -> io::Result<Intake> {
         if !self.wants_read() {
-            return Ok(Intake::Some);
+            return Ok(Intake::Full);
         }
         self.input.reserve(READ_SIZE);
         let received = loop {
@@ -187,9 +189,7 @@ impl Connection {
                     continue;
                 }
             }
-            if !self.negotiated
-                && Command::n(message.header.command).is_none_or(|c| !matches!(c, Command::Version))
-            {
+            if !self.negotiated && !matches!(Command::n(message.header.command), Some(Command::Version)) {
                 self.refuse(&message.header, libc::EINVAL, "a command before VERSION");
                 return Err(Broken::NotVersion(message.header.command));
             }

@@ -107,6 +107,9 @@ fn a_message_without_reply_gets_none_even_when_it_is_wrong() {
     client.write_all(&command(3, Command::RegionRead, NO_REPLY, &access(BAR0, 0, 4, &[]))).unwrap();
     client.write_all(&command(4, Command::DmaRead, NO_REPLY, &[])).unwrap();
     client.write_all(&command(5, Command::DeviceGetInfo, NO_REPLY, &[0; 16])).unwrap();
+    let mut body = Vec::new();
+    IrqInfo { argsz: 16, flags: 0, index: vfio::VFIO_PCI_ERR_IRQ_INDEX, count: 0 }.emit(&mut body);
+    client.write_all(&command(5, Command::GetIrqInfo, NO_REPLY, &body)).unwrap();
     // A reply that nothing asked for is ignored, too.
     client.write_all(&command(6, Command::DmaRead, 1, &[0; 64])).unwrap();
     in_step(&mut client);

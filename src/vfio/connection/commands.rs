@@ -109,7 +109,7 @@ impl Connection {
         }
         if asked.index >= INTERRUPT_INDICES {
             // Error recovery and device request: QEMU asks always, and takes this answer quietly.
-            Header::error_reply(header.id, header.command, libc::EINVAL).emit(&mut self.output);
+            self.answer_error(header, libc::EINVAL);
             return Ok(());
         }
         let msix = asked.index == vfio::VFIO_PCI_MSIX_IRQ_INDEX;
@@ -179,10 +179,14 @@ impl Connection {
     /// Answers a command with an error, if an answer is expected.
     pub(super) fn refuse(&mut self, header: &Header, errno: i32, problem: &str) -> Option<Request> {
         self.complain(header, problem);
+        self.answer_error(header, errno);
+        None
+    }
+
+    fn answer_error(&mut self, header: &Header, errno: i32) {
         if !header.no_reply() {
             Header::error_reply(header.id, header.command, errno).emit(&mut self.output);
         }
-        None
     }
 
     fn answer(&mut self, header: &Header, body: &[u8]) {
