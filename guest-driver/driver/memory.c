@@ -6,6 +6,7 @@
 #include <linux/mm.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
+#include <linux/uaccess.h>
 
 #include "driver.h"
 
@@ -90,10 +91,9 @@ err_unpin:
 int ardma_memory_pin(struct ardma_memory *memory, u64 address, u64 length, bool writable)
 {
 	struct page **pages;
-	u64 last;
 	int ret;
 
-	if (check_add_overflow(address, length - 1, &last) || last > ULONG_MAX)
+	if (address > ULONG_MAX || !access_ok(u64_to_user_ptr(address), length))
 		return -EFAULT;
 	if (length >> PAGE_SHIFT > INT_MAX / sizeof(*pages))
 		return -ENOMEM;
