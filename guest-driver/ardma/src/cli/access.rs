@@ -136,7 +136,7 @@ fn number(size: &str) -> u64 {
 fn fits(values: &[u64], size: u64) -> Result<(), Failure> {
     let bits = u32::try_from(size.saturating_mul(8)).unwrap_or(64);
     match values.iter().find(|&&value| value.checked_shr(bits).unwrap_or(0) != 0) {
-        Some(value) => Err(Failure::Usage(format!("{value:#x} does not fit into {size} bytes (see --size)"))),
+        Some(value) => Err(Failure::Usage(format!("{value:#x} does not fit into a store of --size {size}"))),
         None => Ok(()),
     }
 }

@@ -19,8 +19,7 @@ impl Progress {
     pub fn new(what: &'static str, total: u64) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-            let template =
-                "{msg} [{wide_bar}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
+            let template = "{msg} [{wide_bar}] {binary_bytes}/{binary_total_bytes} {eta}";
             if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style.progress_chars("=> "));
             }
@@ -29,8 +28,8 @@ impl Progress {
         Self { what, total, start: Instant::now(), bar, tenths: 0 }
     }
 
-    /// So many bytes are done.
-    pub fn set(&mut self, done: u64) {
+    /// So many bytes are done, of which `moved` went over the network.
+    pub fn set(&mut self, done: u64, moved: u64) {
         if let Some(bar) = &self.bar {
             bar.set_position(done);
             return;
@@ -43,7 +42,7 @@ impl Progress {
                 self.what,
                 tenths.saturating_mul(10),
                 human(self.total),
-                self.rate(done)
+                self.rate(moved)
             );
         }
     }
@@ -61,8 +60,8 @@ impl Progress {
     }
 
     /// Bytes a second since the start, for people.
-    pub fn rate(&self, done: u64) -> String {
-        format!("{}/s", human((done as f64 / self.seconds().max(1e-6)) as u64))
+    pub fn rate(&self, moved: u64) -> String {
+        format!("{}/s", human((moved as f64 / self.seconds().max(1e-6)) as u64))
     }
 }
 

@@ -81,11 +81,12 @@ impl Context<'_> {
         Ok(window)
     }
 
-    /// Two blocks of the peer at an optional argument's offset.
+    /// The block of the peer at an optional argument's offset, and the next.
     fn blocks(&self, offset: Option<u64>, argument: &str) -> Result<RemoteWindow, Problem> {
         let node = self.peer()?;
         let offset = offset.ok_or_else(|| Problem::Skip(format!("no {argument} given")))?;
         let block = self.adaptor.fixed().block_size();
+        let offset = offset & !block.saturating_sub(1);
         let window = self.adaptor.map(Place { node, offset }, block.saturating_mul(2))?;
         clear(&window)?;
         Ok(window)
