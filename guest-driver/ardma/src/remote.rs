@@ -139,8 +139,8 @@ impl RemoteWindow {
         Ok(Status::from_bits(unsafe { u32::load(from) }))
     }
 
-    /// A load from the assurance space with a size of the caller's choice, for tests of the device. It
-    /// returns the status word's bytes at `offset % 4`.
+    /// A load from the assurance space with a size of the caller's choice, for tests of the device. In one byte it
+    /// returns the write code or, where that is 0, the read code; in more the status word, cut or padded with zeros.
     ///
     /// # Errors
     /// As [`RemoteWindow::store`].

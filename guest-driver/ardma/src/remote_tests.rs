@@ -88,8 +88,6 @@ fn a_check_loads_the_aligned_word_around_the_same_offset() {
     }
     set_status(&file, 0x4000, 0x8100);
     assert_eq!(window.check(0xfff).unwrap().read(), Code::NoRoute);
-    set_status(&file, 0x3010, 0x8182);
-    assert_eq!([0x0f, 0x10].map(|offset| window.check_part::<u8>(offset).unwrap()), [0x82, 0x81]);
 }
 
 #[test]
