@@ -7,6 +7,7 @@
 
 pub mod address;
 pub mod memory;
+pub mod mesh;
 pub mod status;
 mod time;
 
