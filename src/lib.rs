@@ -6,3 +6,5 @@
 
 pub mod adaptor;
 pub mod config;
+pub mod net;
+pub mod poller;
