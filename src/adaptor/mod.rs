@@ -6,9 +6,12 @@
 //! the daemon, in the simulated network and in the tests.
 
 pub mod address;
+pub mod event;
 pub mod memory;
 pub mod mesh;
+pub mod random;
 pub mod status;
 mod time;
+pub mod transaction;
 
 pub use time::Instant;
