@@ -8,3 +8,4 @@ pub mod adaptor;
 pub mod config;
 pub mod net;
 pub mod poller;
+pub mod vfio;

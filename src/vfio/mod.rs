@@ -1,0 +1,23 @@
+//! QEMU's side of a node: a vfio-user server without a loop of its own.
+//!
+//! Whoever runs the event loop owns a [`Listener`], at most one [`Connection`], and for it a [`GuestMemory`] and the
+//! [`Interrupts`]. Nothing here blocks. A load may be answered much later than it is handed out: until then the
+//! connection hands out nothing else, as a bus would, while the loop serves links and timers.
+
+mod connection;
+mod descriptors;
+mod interrupts;
+mod listener;
+mod memory;
+pub mod message;
+mod ordered;
+mod request;
+mod sharing;
+mod socket;
+
+pub use connection::{Broken, Connection, Intake};
+pub use interrupts::{Interrupts, VectorChange};
+pub use listener::{ListenError, Listener};
+pub use memory::{GuestMemory, MAX_RANGES, MapError};
+pub use request::{ConnectionId, DeviceShape, ReplyToken, Request};
+pub use sharing::{FileId, Sharing, sharing_in};
