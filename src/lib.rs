@@ -7,5 +7,6 @@
 pub mod adaptor;
 pub mod config;
 pub mod net;
+pub mod node;
 pub mod poller;
 pub mod vfio;
