@@ -26,6 +26,7 @@ use self::session::{Outputs, Session};
 use super::Instant;
 use super::address::{NodeId, NodeSet};
 use super::event::Event;
+use super::master::Inbound;
 use super::random::Random;
 use super::status::{Code, Direction};
 use super::transaction::{Finished, Request};
@@ -50,55 +51,11 @@ impl Timing {
 
 /// What another node wants of this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Inbound {
-    /// A request that is next in order.
-    Request {
-        /// Who wants it.
-        source: NodeId,
-        /// To be handed back with the answer.
-        ticket: Ticket,
-        /// Where, in this node's offset space.
-        offset: u64,
-        /// What.
-        kind: InboundKind,
-    },
+pub enum Wanted {
+    /// A request that is next in order; its ticket is to be handed back with the answer.
+    Request(Inbound),
     /// The node's requests that were not executed yet are not to be executed any more.
     Discard(NodeId),
-}
-
-/// What a request of another node does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum InboundKind {
-    /// Write these bytes.
-    Write(Bytes),
-    /// Send back this many bytes.
-    Read {
-        /// How many.
-        len: u32,
-    },
-}
-
-impl InboundKind {
-    /// Which way the data goes, seen from the node that wants it.
-    pub const fn direction(&self) -> Direction {
-        match self {
-            Self::Write(_) => Direction::Write,
-            Self::Read { .. } => Direction::Read,
-        }
-    }
-
-    /// The bytes that it moves.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Write(data) => data.len(),
-            Self::Read { len } => usize::try_from(*len).unwrap_or(usize::MAX),
-        }
-    }
-
-    /// Whether it moves nothing.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }
 
 /// What is known of a peer, for the node table.
@@ -194,7 +151,7 @@ impl Mesh {
     }
 
     /// What other nodes want, in the order of its arrival.
-    pub fn poll_inbound(&mut self) -> Option<Inbound> {
+    pub fn poll_inbound(&mut self) -> Option<Wanted> {
         self.outputs.inbound.pop_front()
     }
 

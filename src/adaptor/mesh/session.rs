@@ -17,13 +17,14 @@ use super::limits::{HELLO_AGAIN, HELLO_GAP, KEEPALIVE_PARTS};
 use super::packet::{Body, Incarnation, Packet, Progress};
 use super::responder::{Freshness, Responder, Ticket};
 use super::sequence::Sequence;
-use super::{Inbound, InboundKind, Timing};
+use super::{Timing, Wanted};
 use crate::adaptor::Instant;
 use crate::adaptor::address::NodeId;
 use crate::adaptor::event::Event;
+use crate::adaptor::master::Inbound;
 use crate::adaptor::random::Random;
 use crate::adaptor::status::{Code, Direction};
-use crate::adaptor::transaction::{Finished, Request};
+use crate::adaptor::transaction::{Finished, Request, RequestKind};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
@@ -35,7 +36,7 @@ enum Reach {
 /// What a session produced for other units.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
-    pub(super) inbound: VecDeque<Inbound>,
+    pub(super) inbound: VecDeque<Wanted>,
     pub(super) events: VecDeque<Event>,
 }
 
@@ -177,7 +178,7 @@ impl Session {
         if let Body::Hello { wants_reply, epoch, nonce, echo } = packet.body {
             self.handle_hello(now, from, wants_reply, nonce, echo, out);
             if self.peer_incarnation == Some(from) && self.responder.handle_epoch(epoch) == Freshness::New {
-                out.inbound.push_back(Inbound::Discard(self.peer));
+                out.inbound.push_back(Wanted::Discard(self.peer));
             }
             return;
         }
@@ -190,11 +191,11 @@ impl Session {
         match packet.body {
             Body::Hello { .. } => {}
             Body::Write { progress, sequence, offset, data } => {
-                let kind = InboundKind::Write(data);
+                let kind = RequestKind::Write(data);
                 self.handle_request(now, progress, sequence, offset, kind, out);
             }
             Body::Read { progress, sequence, offset, len } => {
-                self.handle_request(now, progress, sequence, offset, InboundKind::Read { len }, out);
+                self.handle_request(now, progress, sequence, offset, RequestKind::Read { len }, out);
             }
             Body::Confirm { progress, sent } => {
                 if self.handle_progress(now, progress, out) {
@@ -221,7 +222,7 @@ impl Session {
         match self.responder.handle_epoch(progress.epoch) {
             Freshness::Stale => return false,
             Freshness::Current => {}
-            Freshness::New => out.inbound.push_back(Inbound::Discard(self.peer)),
+            Freshness::New => out.inbound.push_back(Wanted::Discard(self.peer)),
         }
         self.responder.handle_progress(now, progress);
         true
@@ -233,14 +234,15 @@ impl Session {
         progress: Progress,
         sequence: Sequence,
         offset: u64,
-        kind: InboundKind,
+        kind: RequestKind,
         out: &mut Outputs,
     ) {
         if !self.handle_progress(now, progress, out) {
             return;
         }
         if let Some(ticket) = self.responder.handle_request(sequence, kind.direction(), kind.len()) {
-            out.inbound.push_back(Inbound::Request { source: self.peer, ticket, offset, kind });
+            let ticket = ticket.to_bits();
+            out.inbound.push_back(Wanted::Request(Inbound { source: self.peer, ticket, offset, kind }));
         }
     }
 
@@ -279,7 +281,7 @@ impl Session {
                     self.proven = true;
                 }
                 self.responder = Responder::new(self.timing.lease);
-                out.inbound.push_back(Inbound::Discard(self.peer));
+                out.inbound.push_back(Wanted::Discard(self.peer));
             }
         }
         self.settle(now, out);
