@@ -7,6 +7,8 @@ use bytes::Bytes;
 
 use crate::adaptor::address::Geometry;
 use crate::adaptor::memory::{MemoryOperation, MemoryResult};
+use crate::adaptor::pci::config_space::{BAR0_SIZE, CONFIG_SIZE};
+use crate::adaptor::pci::msix::VECTORS;
 use crate::adaptor::{Adaptor, Busy, Completion, Instant, LoadTag, MemoryView, Region};
 use crate::poller::{Interest, Poller, Report, Token};
 use crate::vfio::{
@@ -28,10 +30,13 @@ pub fn shape(geometry: Geometry) -> DeviceShape {
     let size = |index| match index {
         REGISTERS => BAR0_SIZE,
         ACCESS | ASSURANCE => geometry.space_size(),
-        CONFIG => CONFIG_SIZE,
+        CONFIG => CONFIG_SIZE as u64,
         _ => 0,
     };
-    DeviceShape { regions: core::array::from_fn(|index| u32::try_from(index).map_or(0, size)), vectors: VECTORS }
+    DeviceShape {
+        regions: core::array::from_fn(|index| u32::try_from(index).map_or(0, size)),
+        vectors: VECTORS,
+    }
 }
 
 fn region(index: u32) -> Option<Region> {
@@ -89,7 +94,8 @@ impl Guest {
             token,
             interest: Interest::READ,
             waiting: Waiting::Nothing,
-            next_load: 0,
+            // So that the answer to an earlier guest's load finds none of this one's.
+            next_load: token.0 << 32,
             readable: false,
             stirred: false,
         })
@@ -191,7 +197,11 @@ impl Guest {
                 let process = self.process;
                 let result = self.memory.map(&map, file, |file| sharing_in(process, file));
                 if let Err(error) = &result {
-                    log::warn!("guest memory of {:#x} bytes at {:#x} not mapped: {error}", map.size, map.address);
+                    log::warn!(
+                        "guest memory of {:#x} bytes at {:#x} not mapped: {error}",
+                        map.size,
+                        map.address
+                    );
                 }
                 self.connection.reply(token, result.map_err(|error| error.errno()));
                 adaptor.handle_memory_view(match self.memory.sharing() {

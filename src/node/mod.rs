@@ -12,7 +12,6 @@ mod signals;
 use core::time::Duration;
 use std::io;
 use std::num::NonZeroU64;
-use std::path::Path;
 use std::rc::Rc;
 
 use thiserror::Error;
@@ -20,6 +19,7 @@ use thiserror::Error;
 use self::bus::Bus;
 use self::signals::{Signal, Signals};
 use crate::adaptor::address::NodeSet;
+use crate::adaptor::mesh::Timing;
 use crate::adaptor::{self, Adaptor, Instant};
 use crate::config::Config;
 use crate::net::{self, Links};
@@ -95,8 +95,8 @@ impl Node {
         if let Err(error) = slack {
             log::debug!("timeouts are kept less exactly: {error}");
         }
-        let adaptor = Adaptor::new(core_settings(config, seed), now);
-        log_start(config, &config.socket_path);
+        let adaptor = Adaptor::new(core_settings(config, seed));
+        log_start(config);
         Ok(Self { clock, poller, signals, adaptor, links, bus, poll: config.poll })
     }
 
@@ -141,10 +141,12 @@ impl Node {
     fn turn(&mut self, now: Instant) -> bool {
         self.links.handle_timeout(now);
         self.bus.handle_timeout(now);
+        let mut progress = self.receive(now);
+        // After what has arrived, so that an answer that is here already does not count as late.
         if self.adaptor.poll_timeout().is_some_and(|timeout| timeout <= now) {
             self.adaptor.handle_timeout(now);
+            progress = true;
         }
-        let mut progress = self.receive(now);
         progress |= self.bus.feed(now, &mut self.adaptor);
         progress |= self.carry_out(now);
         self.bus.flush(now, &mut self.adaptor);
@@ -153,8 +155,7 @@ impl Node {
 
     /// How long nothing will have to be done unless something arrives; `None` for ever.
     fn time_to_sleep(&self, now: Instant) -> Option<Duration> {
-        let timeouts =
-            [self.adaptor.poll_timeout(), self.links.poll_timeout(), self.bus.poll_timeout()];
+        let timeouts = [self.adaptor.poll_timeout(), self.links.poll_timeout(), self.bus.poll_timeout()];
         timeouts.into_iter().flatten().min().map(|timeout| timeout.since(now))
     }
 }
@@ -178,16 +179,15 @@ fn core_settings(config: &Config, seed: u64) -> adaptor::Settings {
         node: config.node,
         geometry: config.geometry,
         peers: config.peers.keys().copied().collect::<NodeSet>(),
-        deadline: config.deadline,
-        lease: config.lease,
-        keepalive: config.keepalive,
+        timing: Timing { deadline: config.deadline, lease: config.lease, keepalive: config.keepalive },
         gather: config.gather,
         seed,
     }
 }
 
-fn log_start(config: &Config, socket_path: &Path) {
-    let listen = config.listen.map_or_else(|| "not listening".to_owned(), |address| format!("listening on {address}"));
+fn log_start(config: &Config) {
+    let listen =
+        config.listen.map_or_else(|| "not listening".to_owned(), |address| format!("listening on {address}"));
     let peers: Vec<_> = config
         .peers
         .iter()
@@ -197,5 +197,9 @@ fn log_start(config: &Config, socket_path: &Path) {
         })
         .collect();
     let peers = if peers.is_empty() { "none".to_owned() } else { peers.join(", ") };
-    log::info!("node {}: guest socket {}, {listen}, peers: {peers}", config.node, socket_path.display());
+    log::info!(
+        "node {}: guest socket {}, {listen}, peers: {peers}",
+        config.node,
+        config.socket_path.display()
+    );
 }

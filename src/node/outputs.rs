@@ -3,7 +3,6 @@
 use super::Node;
 use crate::adaptor::Instant;
 use crate::adaptor::event::Event;
-use crate::adaptor::memory::MemoryOperation;
 use crate::net::LinkEvent;
 
 /// Rounds of outputs in one turn: what one brings about, the next carries out.
@@ -19,10 +18,10 @@ impl Node {
                 LinkEvent::Up(node) => self.adaptor.handle_link_up(now, node),
                 LinkEvent::Down(node) => self.adaptor.handle_link_down(now, node),
                 LinkEvent::Packet(node, packet) => self.adaptor.handle_packet(now, node, packet),
-                LinkEvent::Corrupt(node) => self.adaptor.handle_corrupt(now, node),
+                LinkEvent::Corrupt(node) => self.adaptor.handle_corrupt(node),
             }
             // The queue of requests to this guest's memory is short.
-            self.execute(now);
+            self.execute();
         }
         progress
     }
@@ -31,7 +30,7 @@ impl Node {
     pub(super) fn carry_out(&mut self, now: Instant) -> bool {
         let mut any = false;
         for _ in 0..ROUNDS_A_TURN {
-            let mut progress = self.execute(now);
+            let mut progress = self.execute();
             while let Some(completion) = self.adaptor.poll_completion() {
                 progress = true;
                 self.bus.complete(&completion);
@@ -55,15 +54,16 @@ impl Node {
     }
 
     /// Executes the core's operations on guest memory.
-    fn execute(&mut self, now: Instant) -> bool {
+    fn execute(&mut self) -> bool {
         let mut progress = false;
-        while let Some(operation) = self.adaptor.poll_memory(now) {
+        loop {
+            // An operation is executed under a lease that may run out while this turn lasts.
+            let now = self.clock.now();
+            let Some(operation) = self.adaptor.poll_memory(now) else { return progress };
             progress = true;
-            let (MemoryOperation::Read { id, .. } | MemoryOperation::Write { id, .. }) = operation;
             let result = self.bus.execute(&operation);
-            self.adaptor.handle_memory_done(now, id, result);
+            self.adaptor.handle_memory_done(now, operation.id(), result);
         }
-        progress
     }
 
     fn handle_event(&mut self, now: Instant, event: Event) {
