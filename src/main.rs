@@ -84,7 +84,8 @@ fn adaptor(args: AdaptorArgs) -> Result<(), Failure> {
         print!("{}", config.to_toml());
         return Ok(());
     }
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
+    let filter = env_logger::Env::default().default_filter_or("info");
+    env_logger::Builder::from_env(filter).format_target(false).init();
     let node = Node::start(&config).map_err(|error| Failure::running(&error))?;
     node.run().map_err(|error| Failure::running(&error))
 }
@@ -109,7 +110,8 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, ExitCode> 
             // What follows is the usage, which --help gives in full.
             let problem = text.split("\n\nUsage:").next().unwrap_or_default();
             let problem = problem.split("\n\nFor more information").next().unwrap_or_default();
-            complain(problem.strip_prefix("error: ").unwrap_or(problem));
+            let problem = problem.strip_prefix("error: ").unwrap_or(problem);
+            complain(&problem.replace("\n\n", "; "));
             Err(ExitCode::from(BAD_USAGE))
         }
     }
