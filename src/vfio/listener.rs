@@ -6,7 +6,7 @@ use log::warn;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -114,9 +114,9 @@ impl Listener {
     }
 }
 
-impl AsRawFd for Listener {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
