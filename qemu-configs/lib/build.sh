@@ -2,6 +2,8 @@
 # shellcheck shell=bash
 
 GUEST_TARGET=x86_64-unknown-linux-gnu
+# Folders in guest-driver that make the module; the first one has its Makefile.
+MODULE_SOURCES=(driver include)
 
 # The adaptor; its path is in ADAPTOR.
 build_adaptor() {
@@ -32,4 +34,20 @@ build_module() {
         lab_run make -C "/lib/modules/$release/build" M="$folder/${MODULE_SOURCES[0]}" modules
     cp "$folder/${MODULE_SOURCES[0]}/assured_rdma.ko" "$MODULE"
     printf '%s\n' "$sources" >"$folder/sources"
+}
+
+# build_initramfs RELEASE: packs the guest's files; the image is in INITRAMFS. Needs MODULE and ARDMA.
+build_initramfs() {
+    local release=$1 folder=$BUILD/initramfs-$1 here=$REPO/qemu-configs/guest
+    INITRAMFS=$BUILD/initramfs-$release.cpio
+    rm -rf "$folder"
+    mkdir -p "$folder"/{bin,boot,dev,etc,proc,sys} "$folder/lib/modules/$release"
+    cp "$here/init" "$folder/init"
+    cp "$here/agent" "$ARDMA" "$folder/bin/"
+    cp "$here/lab-profile" "$folder/etc/"
+    cp "$MODULE" "$folder/lib/modules/$release/"
+    # The demo's payload is the kernel that the guest runs.
+    cp "$LAB_ROOT/boot/vmlinuz-$release" "$folder/boot/vmlinuz"
+    lab_run "$REPO/qemu-configs/lib/initramfs" "$folder" "$release" "$INITRAMFS" 2>"$BUILD/initramfs.log" ||
+        die "cannot pack the initramfs: $(tail -n 3 "$BUILD/initramfs.log")"
 }
