@@ -1,6 +1,8 @@
 # What the demo builds: the adaptor, the kernel module, the guest's programs, the initramfs. Nothing is built twice.
 # shellcheck shell=bash
 
+DEMO=$REPO/target/demo
+BUILD=$DEMO/build
 GUEST_TARGET=x86_64-unknown-linux-gnu
 # Folders in guest-driver that make the module; the first one has its Makefile.
 MODULE_SOURCES=(driver include)

@@ -48,7 +48,7 @@ guest_send() {
     guest_pending[$number]=$((++guest_sequence))
     printf '%s\n' "--- $3" >>"$LOGS/guest$number.commands.log"
     # A port without its guest is found out by guest_collect.
-    printf '%s %s %s\n' "$guest_sequence" "$2" "$3" 2>/dev/null >&"${guest_in[$number]}" || true
+    { printf '%s %s %s\n' "$guest_sequence" "$2" "$3" >&"${guest_in[$number]}"; } 2>/dev/null || true
 }
 
 # guest_collect NUMBER SECONDS [ID]: waits for the end of what was sent; the output in guest_output, the status of the

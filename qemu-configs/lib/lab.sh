@@ -126,14 +126,23 @@ qemu_exec() {
     fi
 }
 
-# cargo_run ARGUMENT...: cargo, the host's or the lab's, in the repository.
-cargo_run() {
-    if [[ $LAB_RUST == host ]]; then
-        (cd "$REPO" && cargo "$@")
+# Makes sure of a Rust, for work that needs nothing else of the lab.
+rust_make() {
+    if host_has_rust; then
+        LAB_RUST=host
+        need_tools cc=gcc
     else
-        (cd "$REPO" && lab_exec cargo "$@")
+        lab_make
     fi
 }
+
+# rust_run COMMAND...: in the repository, where Rust is: on the host or in the lab.
+rust_run() (
+    cd "$REPO"
+    if [[ $LAB_RUST == host ]]; then exec "$@"; else lab_exec "$@"; fi
+)
+
+cargo_run() { rust_run cargo "$@"; }
 
 # The kernels in the lab, oldest first, as full releases.
 lab_kernels() {

@@ -91,6 +91,7 @@ node_boot() {
     local node=$1 device ports=()
     device='"driver":"vfio-user-pci","socket":{"path":"'$WORK/node$node.sock'","type":"unix"}'
     if ((node % 2 == 0)); then
+        # shellcheck disable=SC2054 # QEMU's commas
         ports=(-device pcie-root-port,id=port,chassis=1)
         device+=',"bus":"port"'
     fi
