@@ -10,6 +10,7 @@ MODULE_SOURCES=(driver include)
 # The adaptor; its path is in ADAPTOR.
 build_adaptor() {
     step "$BUILD/adaptor.log" "building the adaptor" cargo_run build --release --locked
+    # shellcheck disable=SC2034 # nodes.sh starts it
     ADAPTOR=$REPO/target/release/assured-rdma
 }
 
