@@ -92,8 +92,8 @@ node_boot() {
     device='"driver":"vfio-user-pci","socket":{"path":"'$WORK/node$node.sock'","type":"unix"}'
     if ((node % 2 == 0)); then
         # shellcheck disable=SC2054 # QEMU's commas
-        ports=(-device pcie-root-port,id=port,chassis=1)
-        device+=',"bus":"port"'
+        ports=(-device pcie-root-port,id=root1,chassis=1)
+        device+=',"bus":"root1"'
     fi
     guest_start "$node" "$KERNEL" "$INITRAMFS" "${ports[@]}" -device "{$device}"
 }

@@ -17,7 +17,7 @@ check() {
         result ok "$text ($(since "$start"))"
     else
         result 'not ok' "$text ($(since "$start"))"
-        [[ -z $reason ]] || printf '%s\n' "$reason" | head -n 20 | sed 's/^/#   /'
+        [[ -z $reason ]] || printf '%s\n' "${reason%$'\n'}" | head -n 20 | sed 's/^/#   /'
     fi
 }
 
