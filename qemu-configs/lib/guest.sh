@@ -6,6 +6,8 @@ declare -A guest_pid guest_in guest_out guest_pending
 guest_sequence=0
 # What the last command printed.
 guest_output=
+# How the user's terminal was before guest_shell.
+terminal_settings=
 
 # The host's end of a broken port gives an error, which is handled, and not a signal, which would end the script.
 trap : PIPE
@@ -113,31 +115,23 @@ guest_stop() {
     unset "guest_pid[$number]"
 }
 
-# guest_shell NUMBER: gives the user's terminal to a shell in the guest, until the shell ends (which ends the guest) or
-# the user types Ctrl-].
+# guest_shell NUMBER: gives the user's terminal to a shell in the guest, until the shell ends, which ends the guest. The
+# terminal passes on every key but Ctrl-], which interrupts this script. guest_terminal_back has to follow in any case.
 guest_shell() {
-    local number=$1 rows=24 columns=80 settings=
+    local rows=24 columns=80 keys
     if [[ -t 0 ]]; then
         read -r rows columns < <(stty size)
-        settings=$(stty -g)
-        stty raw -echo
+        terminal_settings=$(stty -g)
+        stty raw -echo isig intr '^]' quit undef susp undef
     fi
-    # Keys go to the guest from the background, since the end is seen on the guest's output.
-    guest_keys "$number" <&0 &
-    local keys=$!
-    printf 'shell %s %s\n' "$rows" "$columns" >&"${guest_in[$number]}"
-    cat <&"${guest_out[$number]}" || true
-    kill "$keys" 2>/dev/null || true
-    wait "$keys" 2>/dev/null || true
-    [[ -z $settings ]] || stty "$settings"
+    printf 'shell %s %s\n' "$rows" "$columns" >&"${guest_in[$1]}"
+    cat <&0 >&"${guest_in[$1]}" &
+    keys=$!
+    cat <&"${guest_out[$1]}" || true
+    { kill "$keys" && wait "$keys"; } 2>/dev/null || true
 }
 
-# Passes on keys one by one, and ends QEMU at Ctrl-].
-guest_keys() {
-    local key LC_ALL=C
-    while IFS= read -r -d '' -N 1 key; do
-        [[ $key != $'\x1d' ]] || break
-        printf '%s' "$key" >&"${guest_in[$1]}" || return 0
-    done
-    kill -KILL "${guest_pid[$1]}"
+guest_terminal_back() {
+    [[ -z $terminal_settings ]] || stty "$terminal_settings"
+    terminal_settings=
 }
