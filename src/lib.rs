@@ -5,3 +5,4 @@
 //! the same offset, says from local knowledge whether these were really done.
 
 pub mod adaptor;
+pub mod vfio;

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The adaptor's registers and commands: docs/device.md for the compiler. The tests hold the names
+ * and numbers here against the adaptor's own table.
+ */
+#ifndef ASSURED_RDMA_REGS_H
+#define ASSURED_RDMA_REGS_H
+
+#define ARDMA_VENDOR_ID		0x1234
+#define ARDMA_DEVICE_ID		0x4152
+
+#define ARDMA_BAR_REGISTERS	0
+#define ARDMA_BAR_ACCESS	2
+#define ARDMA_BAR_ASSURANCE	4
+
+#define ARDMA_REGISTERS_SIZE	0x10000
+
+/* Registers: offsets in BAR0. */
+#define ARDMA_REG_MAGIC			0x0000
+#define ARDMA_REG_VERSION		0x0004
+#define ARDMA_REG_STATUS		0x0008
+#define ARDMA_REG_NODE_ID		0x000c
+#define ARDMA_REG_NODE_COUNT		0x0010
+#define ARDMA_REG_ADDRESS_SPLIT		0x0014
+#define ARDMA_REG_INCARNATION		0x0018
+#define ARDMA_REG_WINDOW_SIZE		0x0020
+#define ARDMA_REG_DEADLINE		0x0028
+#define ARDMA_REG_LEASE			0x002c
+#define ARDMA_REG_EVENT			0x0030
+#define ARDMA_REG_EVENT_ENABLE		0x0034
+#define ARDMA_REG_CONTROL		0x0038
+#define ARDMA_REG_COMMAND_ADDRESS	0x0040
+#define ARDMA_REG_COMMAND_COOKIE	0x0048
+#define ARDMA_REG_COMMAND		0x004c
+#define ARDMA_REG_COMMAND_STATUS	0x0050
+#define ARDMA_REG_COMMAND_RESULT	0x0058
+#define ARDMA_REG_OVERFLOW_ACK		0x0060
+#define ARDMA_REG_ERROR_COUNT		0x0064
+#define ARDMA_REG_LOG_SELECT		0x0068
+#define ARDMA_REG_TWB_LOG		0x006c
+#define ARDMA_REG_TFB_LOG		0x0070
+#define ARDMA_REG_STORES		0x0080
+#define ARDMA_REG_LOADS			0x0088
+#define ARDMA_REG_CHECKS		0x0090
+#define ARDMA_REG_ERRORS		0x0098
+#define ARDMA_REG_SERVED_WRITES		0x00a0
+#define ARDMA_REG_SERVED_READS		0x00a8
+#define ARDMA_REG_REFUSED		0x00b0
+
+#define ARDMA_MAGIC_VALUE		0x4d445241	/* "ARDM" */
+#define ARDMA_VERSION_MAJOR		1
+
+/* The bits of STATUS, and of EVENT and EVENT_ENABLE but for this one, are in the uapi header. */
+#define ARDMA_EVENT_COMMAND		(1U << 2)
+
+#define ARDMA_CONTROL_RESET		(1U << 0)
+
+/* Node table: an entry of 16 bytes for each of 256 node ids. */
+#define ARDMA_NODE_TABLE		0x1000
+#define ARDMA_NODE_ENTRY_SIZE		0x10
+#define ARDMA_NODE_ENTRIES		256
+#define ARDMA_NODE_STATE		0x0
+#define ARDMA_NODE_LINK_CHANGES		0x4
+#define ARDMA_NODE_INCARNATION		0x8
+
+/* MSI-X. */
+#define ARDMA_MSIX_TABLE		0x8000
+#define ARDMA_MSIX_PENDING		0x9000
+#define ARDMA_MSIX_VECTORS		16
+#define ARDMA_VECTOR_EVENTS		0
+
+/* Commands. */
+#define ARDMA_DESCRIPTOR_MAGIC		0x43445241	/* "ARDC" */
+#define ARDMA_DESCRIPTOR_SIZE		128
+#define ARDMA_LIST_PAGE_SIZE		4096
+#define ARDMA_LIST_PAGE_RUNS		255
+#define ARDMA_MEMORY_GRAIN		4096		/* of addresses, lengths and offsets */
+
+#define ARDMA_CMD_EXPORT		1
+#define ARDMA_CMD_UNEXPORT		2
+#define ARDMA_CMD_PROBE			3
+
+#define ARDMA_CMD_STATUS_OK		0
+#define ARDMA_CMD_STATUS_BUSY		1
+#define ARDMA_CMD_STATUS_BAD_OPCODE	2
+#define ARDMA_CMD_STATUS_BAD_DESCRIPTOR	3
+#define ARDMA_CMD_STATUS_NOT_SHARED	4
+#define ARDMA_CMD_STATUS_MEMORY_FAULT	5
+#define ARDMA_CMD_STATUS_BAD_ARGUMENT	6
+#define ARDMA_CMD_STATUS_NO_SPACE	7
+#define ARDMA_CMD_STATUS_TOO_MANY	8
+#define ARDMA_CMD_STATUS_NOT_FOUND	9
+
+/*
+ * The codes in a status word, which a load from the assurance space returns: the reads' code in
+ * bits [15:8], the writes' in [7:0]. The two top bits of a code are its class: 0 executed, 1 not
+ * executed and a retry makes sense, 2 not executed and will fail again, 3 outcome unknown.
+ */
+#define ARDMA_CODE_OK			0x00
+#define ARDMA_CODE_LINK_DOWN		0x41
+#define ARDMA_CODE_NOT_SENT		0x42
+#define ARDMA_CODE_NO_RESOURCES		0x43
+#define ARDMA_CODE_FLUSHED		0x44
+#define ARDMA_CODE_NO_ROUTE		0x81
+#define ARDMA_CODE_NO_WINDOW		0x82
+#define ARDMA_CODE_ACCESS_DENIED	0x83
+#define ARDMA_CODE_BAD_SIZE		0x84
+#define ARDMA_CODE_TARGET_FAULT		0x85
+#define ARDMA_CODE_TIMEOUT		0xc1
+#define ARDMA_CODE_PEER_RESTARTED	0xc2
+#define ARDMA_CODE_LINK_LOST		0xc3
+#define ARDMA_CODE_CORRUPT		0xc4
+#define ARDMA_CODE_SEQUENCE		0xc5
+#define ARDMA_CODE_LOG_OVERFLOW		0xc6
+
+#endif /* ASSURED_RDMA_REGS_H */

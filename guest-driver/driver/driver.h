@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the driver's files share.
+ *
+ * Two rules hold everywhere:
+ *
+ * - Memory that the adaptor was told about (exported pages, run lists, the mailbox) is given back
+ *   only once the adaptor has acknowledged that it let go of it: by UNEXPORT, or by a new
+ *   incarnation after a reset. Where it does not answer that memory is kept, and at removal lost
+ *   for good rather than written into later.
+ * - A register is touched, and a page of a BAR mapped, only under the gate and while the adaptor
+ *   is not gone. Except by what makes it gone, and by the interrupt handler.
+ *
+ * Locks, outermost first: the PCI device's lock (probe, remove, reset), mmap_lock, gate,
+ * command_lock, files_lock, event_lock. Nothing touches user memory under the gate, because page
+ * faults take it.
+ */
+#ifndef ARDMA_DRIVER_H
+#define ARDMA_DRIVER_H
+
+#include <linux/cdev.h>
+#include <linux/completion.h>
+#include <linux/device.h>
+#include <linux/dma-mapping.h>
+#include <linux/fs.h>
+#include <linux/io-64-nonatomic-lo-hi.h>
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/pci.h>
+#include <linux/rwsem.h>
+#include <linux/scatterlist.h>
+#include <linux/spinlock.h>
+#include <linux/wait.h>
+
+#include <assured_rdma.h>
+#include "assured_rdma_regs.h"
+
+#define ARDMA_NAME	"assured_rdma"
+
+struct ardma_descriptor;
+
+/*
+ * One adaptor. Lives as long as its struct device: until it is removed and its last file is
+ * closed.
+ */
+struct ardma_adaptor {
+	struct device dev;
+	struct cdev cdev;
+	struct pci_dev *pdev;
+	void __iomem *registers;
+	int minor;
+	int irq;
+
+	/* What the adaptor is: read once, by probe. */
+	u32 version;
+	u32 node;
+	u32 node_count;
+	u32 window_bits;
+	u32 bus_bits;
+	u32 block_bits;
+	u64 window_size;
+
+	/*
+	 * Whether the hardware may be touched: taken for reading by whoever does, for writing by
+	 * what takes the hardware away (removal, shutdown, reset, suspend).
+	 */
+	struct rw_semaphore gate;
+	bool gone;		/* written under the gate; once true, always true */
+	u64 incarnation;	/* the last one seen; written under the gate */
+
+	/* One command at a time, and the list of windows, which mirrors what the adaptor holds. */
+	struct mutex command_lock;
+	struct ardma_descriptor *mailbox;
+	dma_addr_t mailbox_bus;
+	struct completion command_done;
+	bool broken;		/* a command timed out: the adaptor may still read the mailbox */
+	u32 memory;		/* ARDMA_MEMORY_* */
+	struct list_head grants;
+
+	/* The open files, whose mappings are taken away together. */
+	struct mutex files_lock;
+	struct list_head files;
+
+	/* The counts; taken by the interrupt handler. */
+	spinlock_t event_lock;
+	u64 event_counts[ARDMA_EVENT_BITS];
+	wait_queue_head_t event_wait;
+};
+
+/* One open file. */
+struct ardma_file {
+	struct ardma_adaptor *adaptor;
+	struct list_head entry;			/* in adaptor->files */
+	struct address_space *mapping;
+	u64 events_seen[ARDMA_EVENT_BITS];	/* under event_lock */
+};
+
+/* User memory, pinned, and where the adaptor finds it. */
+struct ardma_memory {
+	struct sg_table pages;
+	struct mm_struct *mm;			/* is charged for them */
+	unsigned long page_count;
+	bool writable;
+	bool mapped;				/* for DMA */
+};
+
+/*
+ * The list of runs of bus addresses that EXPORT takes; read by the adaptor only until EXPORT is
+ * done.
+ */
+struct ardma_run_list {
+	struct ardma_list_page *pages;
+	u32 page_count;
+	u32 run_count;
+};
+
+/*
+ * A window that this driver had the adaptor make. All but memory's and list's contents under
+ * command_lock.
+ */
+struct ardma_grant {
+	struct list_head entry;			/* in adaptor->grants */
+	struct ardma_file *file;		/* whose it is; NULL when that is closed */
+	struct pid *owner;
+	struct ardma_memory memory;
+	struct ardma_run_list list;		/* kept only when EXPORT timed out */
+	u64 offset;
+	u64 length;
+	u64 nodes[4];
+	u32 rights;
+	bool lost;				/* the adaptor let go of it; memory is given back */
+};
+
+/* Opens the gate for a user of the hardware: 0, or -ENODEV with the gate closed again. */
+static inline int ardma_enter(struct ardma_adaptor *adaptor)
+{
+	down_read(&adaptor->gate);
+	if (!adaptor->gone)
+		return 0;
+	up_read(&adaptor->gate);
+	return -ENODEV;
+}
+
+static inline void ardma_leave(struct ardma_adaptor *adaptor)
+{
+	up_read(&adaptor->gate);
+}
+
+static inline u32 ardma_read32(struct ardma_adaptor *adaptor, u32 offset)
+{
+	return readl(adaptor->registers + offset);
+}
+
+static inline u64 ardma_read64(struct ardma_adaptor *adaptor, u32 offset)
+{
+	return readq(adaptor->registers + offset);
+}
+
+static inline void ardma_write32(struct ardma_adaptor *adaptor, u32 offset, u32 value)
+{
+	writel(value, adaptor->registers + offset);
+}
+
+static inline void ardma_write64(struct ardma_adaptor *adaptor, u32 offset, u64 value)
+{
+	writeq(value, adaptor->registers + offset);
+}
+
+/* hardware.c: identity, life and events of the adaptor. */
+int ardma_identify(struct ardma_adaptor *adaptor);
+bool ardma_answers(struct ardma_adaptor *adaptor);
+int ardma_start(struct ardma_adaptor *adaptor);
+bool ardma_reset_function(struct ardma_adaptor *adaptor);
+irqreturn_t ardma_interrupt(int irq, void *data);
+void ardma_announce(struct ardma_adaptor *adaptor, u32 events);
+u32 ardma_pending_events(struct ardma_file *file, bool take);
+
+/* command.c: the mailbox. The gate and command_lock are held (but for the first and last). */
+int ardma_mailbox_create(struct ardma_adaptor *adaptor);
+void ardma_mailbox_destroy(struct ardma_adaptor *adaptor);
+int ardma_command_export(struct ardma_adaptor *adaptor, struct ardma_grant *grant, u64 wanted);
+int ardma_command_unexport(struct ardma_adaptor *adaptor, u64 offset);
+int ardma_command_probe(struct ardma_adaptor *adaptor);
+
+/* memory.c: user memory and run lists. */
+int ardma_memory_pin(struct ardma_memory *memory, u64 address, u64 length, bool writable);
+void ardma_memory_unpin(struct ardma_memory *memory);
+int ardma_memory_map(struct ardma_adaptor *adaptor, struct ardma_memory *memory);
+void ardma_memory_unmap(struct ardma_adaptor *adaptor, struct ardma_memory *memory);
+int ardma_run_list_create(struct ardma_adaptor *adaptor, struct ardma_memory *memory,
+			  struct ardma_run_list *list);
+void ardma_run_list_destroy(struct ardma_adaptor *adaptor, struct ardma_run_list *list);
+dma_addr_t ardma_run_list_bus(const struct ardma_run_list *list);
+
+/* export.c: windows. */
+int ardma_export(struct ardma_file *file, struct ardma_export *argument);
+int ardma_unexport(struct ardma_file *file, u64 offset);
+int ardma_window_info(struct ardma_file *file, struct ardma_window *window);
+void ardma_grants_close(struct ardma_file *file);
+unsigned int ardma_grants_withdraw(struct ardma_adaptor *adaptor);
+void ardma_grants_lost(struct ardma_adaptor *adaptor);
+void ardma_grants_forget(struct ardma_adaptor *adaptor);
+
+/* file.c: the character device. */
+extern const struct file_operations ardma_file_operations;
+void ardma_zap_mappings(struct ardma_adaptor *adaptor);
+
+/* ioctl.c */
+long ardma_ioctl(struct file *file, unsigned int number, unsigned long argument);
+
+#endif /* ARDMA_DRIVER_H */

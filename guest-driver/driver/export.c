@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Windows: memory of user processes that the adaptor lets other nodes reach. The list of grants
+ * mirrors what the adaptor holds; a grant's memory is given back only when the adaptor has let go
+ * of it.
+ */
+#include <linux/mm.h>
+#include <linux/pid.h>
+#include <linux/slab.h>
+
+#include "driver.h"
+
+#define ARDMA_RIGHTS	(ARDMA_RIGHT_READ | ARDMA_RIGHT_WRITE)
+
+static bool ardma_page_aligned(u64 value)
+{
+	return !(value & (PAGE_SIZE - 1));
+}
+
+static int ardma_check_export(struct ardma_adaptor *adaptor, const struct ardma_export *argument)
+{
+	u64 offset = argument->offset;
+	u64 any = 0;
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(argument->nodes); i++)
+		any |= argument->nodes[i];
+	if (argument->reserved || !any || !argument->rights || (argument->rights & ~ARDMA_RIGHTS))
+		return -EINVAL;
+	if (!ardma_page_aligned(argument->address) || !ardma_page_aligned(argument->length) ||
+	    !argument->length || argument->length > adaptor->window_size)
+		return -EINVAL;
+	if (offset != ARDMA_OFFSET_ANY &&
+	    (!ardma_page_aligned(offset) || offset > adaptor->window_size - argument->length))
+		return -EINVAL;
+	return 0;
+}
+
+/* Refuses early where the memory is known not to be shared, but looks again, as that may change. */
+static int ardma_check_shared(struct ardma_adaptor *adaptor)
+{
+	int ret = ardma_enter(adaptor);
+
+	if (ret)
+		return ret;
+	mutex_lock(&adaptor->command_lock);
+	if (adaptor->memory != ARDMA_MEMORY_SHARED)
+		ret = ardma_command_probe(adaptor);
+	mutex_unlock(&adaptor->command_lock);
+	ardma_leave(adaptor);
+	return ret;
+}
+
+static void ardma_grant_free(struct ardma_grant *grant)
+{
+	put_pid(grant->owner);
+	kfree(grant);
+}
+
+/* Gives the memory back: the adaptor has let go of it, or never had it. */
+static void ardma_grant_release(struct ardma_adaptor *adaptor, struct ardma_grant *grant)
+{
+	ardma_run_list_destroy(adaptor, &grant->list);
+	ardma_memory_unmap(adaptor, &grant->memory);
+	ardma_memory_unpin(&grant->memory);
+	grant->lost = true;
+}
+
+/*
+ * Has the adaptor make the window. Where an error leaves open whether it knows the memory now,
+ * the grant goes into the list as an orphan, and *kept is set.
+ */
+static int ardma_grant_make(struct ardma_adaptor *adaptor, struct ardma_grant *grant, u64 wanted,
+			    bool *kept)
+{
+	int ret;
+
+	*kept = false;
+	ret = ardma_memory_map(adaptor, &grant->memory);
+	if (ret)
+		return ret;
+	ret = ardma_run_list_create(adaptor, &grant->memory, &grant->list);
+	if (ret)
+		goto err_unmap;
+
+	mutex_lock(&adaptor->command_lock);
+	if (adaptor->broken) {
+		ret = -EIO;
+		goto err_unlock;
+	}
+	ret = ardma_command_export(adaptor, grant, wanted);
+	if (ret && !adaptor->broken)
+		goto err_unlock;
+	if (ret)
+		grant->file = NULL;
+	else
+		ardma_run_list_destroy(adaptor, &grant->list);
+	list_add_tail(&grant->entry, &adaptor->grants);
+	*kept = true;
+	mutex_unlock(&adaptor->command_lock);
+	return ret;
+
+err_unlock:
+	mutex_unlock(&adaptor->command_lock);
+	ardma_run_list_destroy(adaptor, &grant->list);
+err_unmap:
+	ardma_memory_unmap(adaptor, &grant->memory);
+	return ret;
+}
+
+int ardma_export(struct ardma_file *file, struct ardma_export *argument)
+{
+	struct ardma_adaptor *adaptor = file->adaptor;
+	struct ardma_grant *grant;
+	bool kept = false;
+	int ret;
+
+	ret = ardma_check_export(adaptor, argument);
+	if (ret)
+		return ret;
+	ret = ardma_check_shared(adaptor);
+	if (ret)
+		return ret;
+
+	grant = kzalloc(sizeof(*grant), GFP_KERNEL_ACCOUNT);
+	if (!grant)
+		return -ENOMEM;
+	grant->file = file;
+	grant->offset = argument->offset;
+	grant->length = argument->length;
+	grant->rights = argument->rights;
+	memcpy(grant->nodes, argument->nodes, sizeof(grant->nodes));
+
+	ret = ardma_memory_pin(&grant->memory, argument->address, argument->length,
+			       argument->rights & ARDMA_RIGHT_WRITE);
+	if (ret)
+		goto err_free;
+	grant->owner = get_pid(task_tgid(current));
+
+	ret = ardma_enter(adaptor);
+	if (ret)
+		goto err_unpin;
+	ret = ardma_grant_make(adaptor, grant, argument->offset, &kept);
+	/* Once it is in the list it may be gone as soon as the gate is closed. */
+	if (!ret)
+		argument->offset = grant->offset;
+	ardma_leave(adaptor);
+	if (!ret || kept)
+		return ret;
+
+err_unpin:
+	ardma_memory_unpin(&grant->memory);
+err_free:
+	ardma_grant_free(grant);
+	return ret;
+}
+
+/* Removes the window and gives its memory back; on an error both stay. */
+static int ardma_grant_withdraw(struct ardma_adaptor *adaptor, struct ardma_grant *grant)
+{
+	int ret = ardma_command_unexport(adaptor, grant->offset);
+
+	/* A window that the adaptor does not have is as good as removed. */
+	if (ret == -ENOENT)
+		ret = -ESTALE;
+	if (ret && ret != -ESTALE)
+		return ret;
+	ardma_grant_release(adaptor, grant);
+	return ret;
+}
+
+/* This file's window at this offset; one that was lost only where there is no other. */
+static struct ardma_grant *ardma_grant_find(struct ardma_file *file, u64 offset)
+{
+	struct ardma_grant *grant, *lost = NULL;
+
+	list_for_each_entry(grant, &file->adaptor->grants, entry) {
+		if (grant->file != file || grant->offset != offset)
+			continue;
+		if (!grant->lost)
+			return grant;
+		lost = grant;
+	}
+	return lost;
+}
+
+int ardma_unexport(struct ardma_file *file, u64 offset)
+{
+	struct ardma_adaptor *adaptor = file->adaptor;
+	struct ardma_grant *grant;
+	int ret;
+
+	ret = ardma_enter(adaptor);
+	if (ret)
+		return ret;
+	mutex_lock(&adaptor->command_lock);
+	grant = ardma_grant_find(file, offset);
+	if (!grant)
+		ret = -ENOENT;
+	else if (grant->lost)
+		ret = -ESTALE;
+	else
+		ret = ardma_grant_withdraw(adaptor, grant);
+	if (grant && grant->lost) {
+		list_del(&grant->entry);
+		ardma_grant_free(grant);
+	}
+	mutex_unlock(&adaptor->command_lock);
+	ardma_leave(adaptor);
+	return ret;
+}
+
+/* Fills in the index-th window, of whichever file. */
+int ardma_window_info(struct ardma_file *file, struct ardma_window *window)
+{
+	struct ardma_adaptor *adaptor = file->adaptor;
+	struct ardma_grant *grant;
+	u32 index = window->index;
+	int ret;
+
+	ret = ardma_enter(adaptor);
+	if (ret)
+		return ret;
+	mutex_lock(&adaptor->command_lock);
+	ret = -ENOENT;
+	list_for_each_entry(grant, &adaptor->grants, entry) {
+		if (index--)
+			continue;
+		window->rights = grant->rights;
+		window->offset = grant->offset;
+		window->length = grant->length;
+		memcpy(window->nodes, grant->nodes, sizeof(window->nodes));
+		window->owner = pid_vnr(grant->owner);
+		window->flags = (grant->file == file ? ARDMA_WINDOW_MINE : 0) |
+				(grant->lost ? ARDMA_WINDOW_LOST : 0) |
+				(!grant->file ? ARDMA_WINDOW_ORPHAN : 0);
+		ret = 0;
+		break;
+	}
+	mutex_unlock(&adaptor->command_lock);
+	ardma_leave(adaptor);
+	return ret;
+}
+
+/*
+ * Removes a file's windows as it is closed. Those that the adaptor does not let go of become
+ * orphans.
+ */
+void ardma_grants_close(struct ardma_file *file)
+{
+	struct ardma_adaptor *adaptor = file->adaptor;
+	struct ardma_grant *grant, *next;
+
+	lockdep_assert_held(&adaptor->gate);
+
+	mutex_lock(&adaptor->command_lock);
+	list_for_each_entry_safe(grant, next, &adaptor->grants, entry) {
+		if (grant->file != file)
+			continue;
+		if (!grant->lost)
+			ardma_grant_withdraw(adaptor, grant);
+		if (grant->lost) {
+			list_del(&grant->entry);
+			ardma_grant_free(grant);
+		} else {
+			grant->file = NULL;
+		}
+	}
+	mutex_unlock(&adaptor->command_lock);
+}
+
+/* Removes every window, the lost ones' records stay; how many the adaptor did not let go of. */
+unsigned int ardma_grants_withdraw(struct ardma_adaptor *adaptor)
+{
+	struct ardma_grant *grant;
+	unsigned int left = 0;
+
+	lockdep_assert_held_write(&adaptor->gate);
+
+	mutex_lock(&adaptor->command_lock);
+	list_for_each_entry(grant, &adaptor->grants, entry) {
+		if (!grant->lost)
+			ardma_grant_withdraw(adaptor, grant);
+		if (!grant->lost)
+			left++;
+	}
+	mutex_unlock(&adaptor->command_lock);
+	return left;
+}
+
+/* The adaptor began a new life, in which it has no window: gives all memory back. */
+void ardma_grants_lost(struct ardma_adaptor *adaptor)
+{
+	struct ardma_grant *grant, *next;
+
+	lockdep_assert_held_write(&adaptor->gate);
+	lockdep_assert_held(&adaptor->command_lock);
+
+	list_for_each_entry_safe(grant, next, &adaptor->grants, entry) {
+		if (!grant->lost)
+			ardma_grant_release(adaptor, grant);
+		if (!grant->file) {
+			list_del(&grant->entry);
+			ardma_grant_free(grant);
+		}
+	}
+}
+
+/* Forgets every window at removal. What the adaptor did not let go of stays pinned for good. */
+void ardma_grants_forget(struct ardma_adaptor *adaptor)
+{
+	struct ardma_grant *grant, *next;
+
+	lockdep_assert_held_write(&adaptor->gate);
+
+	mutex_lock(&adaptor->command_lock);
+	list_for_each_entry_safe(grant, next, &adaptor->grants, entry) {
+		if (!grant->lost)
+			dev_err(&adaptor->pdev->dev,
+				"%lu pages (offset 0x%llx) stay pinned: the adaptor did not let go\n",
+				grant->memory.page_count, grant->offset);
+		list_del(&grant->entry);
+		ardma_grant_free(grant);
+	}
+	mutex_unlock(&adaptor->command_lock);
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The adaptor's identity, its lives (a reset begins a new one, with a new incarnation) and its
+ * events.
+ */
+#include <linux/delay.h>
+#include <linux/interrupt.h>
+#include <linux/jiffies.h>
+#include <linux/log2.h>
+
+#include "driver.h"
+
+/* How long the adaptor may take to be ready, or to begin a new life. */
+#define ARDMA_READY_MS		2000
+#define ARDMA_READY_POLL_MS	10
+
+#define ARDMA_FILE_EVENTS	(ARDMA_EVENT_LINK | ARDMA_EVENT_ERROR | ARDMA_EVENT_MEMORY)
+
+/* Whether the registers hold anything but the all-ones of a function that does not answer. */
+bool ardma_answers(struct ardma_adaptor *adaptor)
+{
+	return ardma_read32(adaptor, ARDMA_REG_MAGIC) == ARDMA_MAGIC_VALUE;
+}
+
+/* Reads what does not change, and refuses what this driver cannot work with. */
+int ardma_identify(struct ardma_adaptor *adaptor)
+{
+	struct device *dev = &adaptor->pdev->dev;
+	u64 space;
+	u32 split;
+
+	if (!ardma_answers(adaptor)) {
+		dev_err(dev, "no adaptor answers: MAGIC reads 0x%08x\n",
+			ardma_read32(adaptor, ARDMA_REG_MAGIC));
+		return -ENODEV;
+	}
+	adaptor->version = ardma_read32(adaptor, ARDMA_REG_VERSION);
+	if (adaptor->version >> 16 != ARDMA_VERSION_MAJOR) {
+		dev_err(dev, "the adaptor has version %u.%u, this driver is for %u.x\n",
+			adaptor->version >> 16, adaptor->version & 0xffff, ARDMA_VERSION_MAJOR);
+		return -ENODEV;
+	}
+	adaptor->node = ardma_read32(adaptor, ARDMA_REG_NODE_ID);
+	adaptor->node_count = ardma_read32(adaptor, ARDMA_REG_NODE_COUNT);
+	adaptor->window_size = ardma_read64(adaptor, ARDMA_REG_WINDOW_SIZE);
+	split = ardma_read32(adaptor, ARDMA_REG_ADDRESS_SPLIT);
+	adaptor->window_bits = split & 0xff;
+	adaptor->bus_bits = split >> 8 & 0xff;
+	adaptor->block_bits = split >> 16 & 0xff;
+
+	if (adaptor->node_count < 1 || adaptor->node_count > ARDMA_NODE_ENTRIES ||
+	    adaptor->node >= ARDMA_NODE_ENTRIES || adaptor->window_bits < PAGE_SHIFT ||
+	    adaptor->window_bits > ARDMA_ADDR_NODE_SHIFT || adaptor->block_bits > 63 ||
+	    adaptor->window_size != 1ULL << adaptor->window_bits) {
+		dev_err(dev,
+			"bad address map: node %u, %u windows of 0x%llx bytes, split 0x%08x\n",
+			adaptor->node, adaptor->node_count, adaptor->window_size, split);
+		return -ENODEV;
+	}
+	space = (u64)adaptor->node_count << adaptor->window_bits;
+	if (pci_resource_len(adaptor->pdev, ARDMA_BAR_ACCESS) < space ||
+	    pci_resource_len(adaptor->pdev, ARDMA_BAR_ASSURANCE) < space) {
+		dev_err(dev, "BAR %d or %d is smaller than %u windows of 0x%llx bytes\n",
+			ARDMA_BAR_ACCESS, ARDMA_BAR_ASSURANCE, adaptor->node_count,
+			adaptor->window_size);
+		return -ENODEV;
+	}
+	return 0;
+}
+
+/*
+ * Begins to use the adaptor, at first and after everything that may have reset it: where its
+ * incarnation is a new one the windows of the old are gone. Only the first start has no old one
+ * to compare with.
+ */
+int ardma_start(struct ardma_adaptor *adaptor)
+{
+	unsigned long end = jiffies + msecs_to_jiffies(ARDMA_READY_MS);
+	u64 incarnation;
+	u32 status;
+
+	lockdep_assert_held_write(&adaptor->gate);
+
+	for (;;) {
+		bool late = time_after(jiffies, end);
+
+		status = ardma_read32(adaptor, ARDMA_REG_STATUS);
+		if (!PCI_POSSIBLE_ERROR(status) && (status & ARDMA_STATUS_READY))
+			break;
+		if (late) {
+			dev_err(&adaptor->pdev->dev, "not ready: STATUS reads 0x%08x\n", status);
+			return -EIO;
+		}
+		msleep(ARDMA_READY_POLL_MS);
+	}
+	incarnation = ardma_read64(adaptor, ARDMA_REG_INCARNATION);
+	if (!ardma_answers(adaptor))
+		return -EIO;
+
+	mutex_lock(&adaptor->command_lock);
+	if (incarnation != adaptor->incarnation) {
+		adaptor->incarnation = incarnation;
+		adaptor->broken = false;
+		ardma_grants_lost(adaptor);
+	}
+	ardma_write32(adaptor, ARDMA_REG_EVENT_ENABLE, ARDMA_FILE_EVENTS | ARDMA_EVENT_COMMAND);
+	/*
+	 * Where this fails the nodes' memory can still be reached, so it is no reason to give up.
+	 */
+	ardma_command_probe(adaptor);
+	mutex_unlock(&adaptor->command_lock);
+	return 0;
+}
+
+/* Resets the function by its own register. True when it has acknowledged by a new incarnation. */
+bool ardma_reset_function(struct ardma_adaptor *adaptor)
+{
+	unsigned long end = jiffies + msecs_to_jiffies(ARDMA_READY_MS);
+
+	lockdep_assert_held_write(&adaptor->gate);
+
+	ardma_write32(adaptor, ARDMA_REG_CONTROL, ARDMA_CONTROL_RESET);
+	for (;;) {
+		bool late = time_after(jiffies, end);
+		u64 incarnation = ardma_read64(adaptor, ARDMA_REG_INCARNATION);
+
+		if (!ardma_answers(adaptor))
+			return false;
+		if (incarnation != adaptor->incarnation) {
+			mutex_lock(&adaptor->command_lock);
+			adaptor->incarnation = incarnation;
+			adaptor->broken = false;
+			ardma_grants_lost(adaptor);
+			mutex_unlock(&adaptor->command_lock);
+			return true;
+		}
+		if (late)
+			return false;
+		msleep(ARDMA_READY_POLL_MS);
+	}
+}
+
+/* Runs only between request_irq() and free_irq(), and not during a reset: needs no gate. */
+irqreturn_t ardma_interrupt(int irq, void *data)
+{
+	struct ardma_adaptor *adaptor = data;
+	u32 events = ardma_read32(adaptor, ARDMA_REG_EVENT);
+
+	if (!events || PCI_POSSIBLE_ERROR(events))
+		return IRQ_NONE;
+	/* Cleared before anyone is woken: what happens from here on raises the vector again. */
+	ardma_write32(adaptor, ARDMA_REG_EVENT, events);
+	if (events & ARDMA_EVENT_COMMAND)
+		complete(&adaptor->command_done);
+	ardma_announce(adaptor, events & ARDMA_FILE_EVENTS);
+	return IRQ_HANDLED;
+}
+
+/* Counts events for every open file and wakes those that wait. */
+void ardma_announce(struct ardma_adaptor *adaptor, u32 events)
+{
+	unsigned long flags;
+	int bit;
+
+	if (!events)
+		return;
+	spin_lock_irqsave(&adaptor->event_lock, flags);
+	for (bit = 0; bit < ARDMA_EVENT_BITS; bit++)
+		if (events & BIT(bit))
+			adaptor->event_counts[bit]++;
+	spin_unlock_irqrestore(&adaptor->event_lock, flags);
+	wake_up_all(&adaptor->event_wait);
+}
+
+/* The events that this file has not taken yet, and now takes where it is asked to. */
+u32 ardma_pending_events(struct ardma_file *file, bool take)
+{
+	struct ardma_adaptor *adaptor = file->adaptor;
+	u32 events = 0;
+	int bit;
+
+	spin_lock_irq(&adaptor->event_lock);
+	for (bit = 0; bit < ARDMA_EVENT_BITS; bit++)
+		if (adaptor->event_counts[bit] != file->events_seen[bit])
+			events |= BIT(bit);
+	if (take)
+		memcpy(file->events_seen, adaptor->event_counts, sizeof(file->events_seen));
+	spin_unlock_irq(&adaptor->event_lock);
+	return events;
+}

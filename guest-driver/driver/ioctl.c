@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The calls of the uapi header: arguments are copied in and out here, outside the gate.
+ */
+#include <linux/capability.h>
+#include <linux/nospec.h>
+#include <linux/uaccess.h>
+
+#include "driver.h"
+
+union ardma_argument {
+	struct ardma_info info;
+	struct ardma_node node;
+	struct ardma_export export;
+	struct ardma_unexport unexport;
+	struct ardma_window window;
+	struct ardma_overflow_ack overflow_ack;
+	struct ardma_events events;
+};
+
+static int ardma_call_info(struct ardma_file *file, union ardma_argument *argument)
+{
+	struct ardma_adaptor *adaptor = file->adaptor;
+	struct ardma_info *info = &argument->info;
+	int ret;
+
+	ret = ardma_enter(adaptor);
+	if (ret)
+		return ret;
+	info->abi_version = ARDMA_ABI_VERSION;
+	info->device_version = adaptor->version;
+	info->status = ardma_read32(adaptor, ARDMA_REG_STATUS);
+	info->memory = READ_ONCE(adaptor->memory);
+	info->node = adaptor->node;
+	info->node_count = adaptor->node_count;
+	info->window_bits = adaptor->window_bits;
+	info->bus_bits = adaptor->bus_bits;
+	info->block_bits = adaptor->block_bits;
+	info->error_count = ardma_read32(adaptor, ARDMA_REG_ERROR_COUNT);
+	info->deadline_us = ardma_read32(adaptor, ARDMA_REG_DEADLINE);
+	info->lease_us = ardma_read32(adaptor, ARDMA_REG_LEASE);
+	info->window_size = adaptor->window_size;
+	info->incarnation = ardma_read64(adaptor, ARDMA_REG_INCARNATION);
+	info->stores = ardma_read64(adaptor, ARDMA_REG_STORES);
+	info->loads = ardma_read64(adaptor, ARDMA_REG_LOADS);
+	info->checks = ardma_read64(adaptor, ARDMA_REG_CHECKS);
+	info->errors = ardma_read64(adaptor, ARDMA_REG_ERRORS);
+	info->served_writes = ardma_read64(adaptor, ARDMA_REG_SERVED_WRITES);
+	info->served_reads = ardma_read64(adaptor, ARDMA_REG_SERVED_READS);
+	info->refused = ardma_read64(adaptor, ARDMA_REG_REFUSED);
+	/* Last, as what was read before is worth nothing where this is not right. */
+	if (!ardma_answers(adaptor))
+		ret = -EIO;
+	ardma_leave(adaptor);
+
+	spin_lock_irq(&adaptor->event_lock);
+	memcpy(info->event_counts, adaptor->event_counts, sizeof(info->event_counts));
+	spin_unlock_irq(&adaptor->event_lock);
+	return ret;
+}
+
+static int ardma_call_node(struct ardma_file *file, union ardma_argument *argument)
+{
+	struct ardma_adaptor *adaptor = file->adaptor;
+	struct ardma_node *node = &argument->node;
+	u32 entry;
+	int ret;
+
+	if (node->node >= ARDMA_NODE_ENTRIES || node->reserved)
+		return -EINVAL;
+	ret = ardma_enter(adaptor);
+	if (ret)
+		return ret;
+	entry = ARDMA_NODE_TABLE + node->node * ARDMA_NODE_ENTRY_SIZE;
+	node->state = ardma_read32(adaptor, entry + ARDMA_NODE_STATE);
+	node->link_changes = ardma_read32(adaptor, entry + ARDMA_NODE_LINK_CHANGES);
+	node->incarnation = ardma_read64(adaptor, entry + ARDMA_NODE_INCARNATION);
+	if (!ardma_answers(adaptor))
+		ret = -EIO;
+	ardma_leave(adaptor);
+	return ret;
+}
+
+static int ardma_call_export(struct ardma_file *file, union ardma_argument *argument)
+{
+	return ardma_export(file, &argument->export);
+}
+
+static int ardma_call_unexport(struct ardma_file *file, union ardma_argument *argument)
+{
+	if (argument->unexport.reserved)
+		return -EINVAL;
+	return ardma_unexport(file, argument->unexport.offset);
+}
+
+static int ardma_call_window(struct ardma_file *file, union ardma_argument *argument)
+{
+	return ardma_window_info(file, &argument->window);
+}
+
+static int ardma_call_overflow_ack(struct ardma_file *file, union ardma_argument *argument)
+{
+	struct ardma_adaptor *adaptor = file->adaptor;
+	int ret;
+
+	if (argument->overflow_ack.node >= ARDMA_NODE_ENTRIES || argument->overflow_ack.reserved)
+		return -EINVAL;
+	ret = ardma_enter(adaptor);
+	if (ret)
+		return ret;
+	ardma_write32(adaptor, ARDMA_REG_OVERFLOW_ACK, argument->overflow_ack.node);
+	if (!ardma_answers(adaptor))
+		ret = -EIO;
+	ardma_leave(adaptor);
+	return ret;
+}
+
+static int ardma_call_events(struct ardma_file *file, union ardma_argument *argument)
+{
+	if (READ_ONCE(file->adaptor->gone))
+		return -ENODEV;
+	argument->events.events = ardma_pending_events(file, true);
+	return 0;
+}
+
+/* Comes back through the driver's reset callbacks, which take the gate. */
+static int ardma_call_reset(struct ardma_file *file, union ardma_argument *argument)
+{
+	struct ardma_adaptor *adaptor = file->adaptor;
+	int ret = -ENODEV;
+
+	if (!capable(CAP_SYS_ADMIN))
+		return -EPERM;
+	/* Removal runs under this lock too: the function is ours for as long as we hold it. */
+	pci_dev_lock(adaptor->pdev);
+	if (!adaptor->gone)
+		ret = pci_reset_function_locked(adaptor->pdev);
+	if (!ret && READ_ONCE(adaptor->broken))
+		ret = -EIO;
+	pci_dev_unlock(adaptor->pdev);
+	return ret == -ENOTTY ? -EOPNOTSUPP : ret;
+}
+
+static const struct ardma_call {
+	unsigned int number;
+	int (*run)(struct ardma_file *file, union ardma_argument *argument);
+} ardma_calls[] = {
+	{ ARDMA_IOC_INFO, ardma_call_info },
+	{ ARDMA_IOC_NODE, ardma_call_node },
+	{ ARDMA_IOC_EXPORT, ardma_call_export },
+	{ ARDMA_IOC_UNEXPORT, ardma_call_unexport },
+	{ ARDMA_IOC_WINDOW, ardma_call_window },
+	{ ARDMA_IOC_OVERFLOW_ACK, ardma_call_overflow_ack },
+	{ ARDMA_IOC_EVENTS, ardma_call_events },
+	{ ARDMA_IOC_RESET, ardma_call_reset },
+};
+
+long ardma_ioctl(struct file *filp, unsigned int number, unsigned long address)
+{
+	struct ardma_file *file = filp->private_data;
+	void __user *user = (void __user *)address;
+	unsigned int index = _IOC_NR(number);
+	union ardma_argument argument = {};
+	const struct ardma_call *call;
+	int ret;
+
+	if (index >= ARRAY_SIZE(ardma_calls))
+		return -ENOTTY;
+	call = &ardma_calls[array_index_nospec(index, ARRAY_SIZE(ardma_calls))];
+	/* Type, size and direction have to be right as well. */
+	if (call->number != number)
+		return -ENOTTY;
+	if ((_IOC_DIR(number) & _IOC_WRITE) && copy_from_user(&argument, user, _IOC_SIZE(number)))
+		return -EFAULT;
+	ret = call->run(file, &argument);
+	if (ret || !(_IOC_DIR(number) & _IOC_READ))
+		return ret;
+	if (!copy_to_user(user, &argument, _IOC_SIZE(number)))
+		return 0;
+	/* Nobody would know of that window. */
+	if (number == ARDMA_IOC_EXPORT)
+		ardma_unexport(file, argument.export.offset);
+	return -EFAULT;
+}

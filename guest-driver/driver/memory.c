@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * User memory for a window: pinned for long and charged to its process, mapped for DMA, and
+ * described as a list of runs of bus addresses.
+ */
+#include <linux/mm.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+
+#include "driver.h"
+
+/* Pages pinned in one go; between two of them a killed process gives up. */
+#define ARDMA_PIN_BATCH		512
+
+struct ardma_run {
+	__le64 address;
+	__le64 length;
+};
+
+struct ardma_list_contents {
+	struct ardma_run runs[ARDMA_LIST_PAGE_RUNS];
+	__le64 next;
+	__le64 zero;
+};
+
+static_assert(sizeof(struct ardma_list_contents) == ARDMA_LIST_PAGE_SIZE);
+
+struct ardma_list_page {
+	struct ardma_list_contents *contents;
+	dma_addr_t bus;
+};
+
+/* Charges this process; 0, or -ENOMEM beyond what it may lock. */
+static int ardma_memory_charge(struct ardma_memory *memory)
+{
+	struct mm_struct *mm = current->mm;
+	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
+	s64 total = atomic64_add_return(memory->page_count, &mm->pinned_vm);
+
+	if (total > limit && !capable(CAP_IPC_LOCK)) {
+		atomic64_sub(memory->page_count, &mm->pinned_vm);
+		return -ENOMEM;
+	}
+	mmgrab(mm);
+	memory->mm = mm;
+	return 0;
+}
+
+static void ardma_memory_uncharge(struct ardma_memory *memory)
+{
+	atomic64_sub(memory->page_count, &memory->mm->pinned_vm);
+	mmdrop(memory->mm);
+	memory->mm = NULL;
+}
+
+/* Pins all pages; 0 or an error with none pinned. */
+static int ardma_pin_pages(unsigned long address, struct page **pages, unsigned long count,
+			   bool writable)
+{
+	unsigned int flags = FOLL_LONGTERM | (writable ? FOLL_WRITE : 0);
+	unsigned long done = 0;
+	int ret;
+
+	while (done < count) {
+		int batch = min_t(unsigned long, count - done, ARDMA_PIN_BATCH);
+
+		if (fatal_signal_pending(current)) {
+			ret = -EINTR;
+			goto err_unpin;
+		}
+		ret = pin_user_pages_fast(address + (done << PAGE_SHIFT), batch, flags,
+					  pages + done);
+		if (ret <= 0) {
+			ret = ret ?: -EFAULT;
+			goto err_unpin;
+		}
+		done += ret;
+		cond_resched();
+	}
+	return 0;
+
+err_unpin:
+	unpin_user_pages(pages, done);
+	return ret;
+}
+
+/*
+ * Pins length bytes of this process at address, both multiples of the page size and length not 0.
+ */
+int ardma_memory_pin(struct ardma_memory *memory, u64 address, u64 length, bool writable)
+{
+	struct page **pages;
+	u64 last;
+	int ret;
+
+	if (check_add_overflow(address, length - 1, &last) || last > ULONG_MAX)
+		return -EFAULT;
+	if (length >> PAGE_SHIFT > INT_MAX / sizeof(*pages))
+		return -ENOMEM;
+	memory->page_count = length >> PAGE_SHIFT;
+	memory->writable = writable;
+
+	ret = ardma_memory_charge(memory);
+	if (ret)
+		return ret;
+	pages = kvmalloc_array(memory->page_count, sizeof(*pages), GFP_KERNEL_ACCOUNT);
+	if (!pages) {
+		ret = -ENOMEM;
+		goto err_uncharge;
+	}
+	ret = ardma_pin_pages(address, pages, memory->page_count, writable);
+	if (ret)
+		goto err_free;
+	ret = sg_alloc_table_from_pages(&memory->pages, pages, memory->page_count, 0, length,
+					GFP_KERNEL_ACCOUNT);
+	if (ret)
+		goto err_unpin;
+	kvfree(pages);
+	return 0;
+
+err_unpin:
+	unpin_user_pages(pages, memory->page_count);
+err_free:
+	kvfree(pages);
+err_uncharge:
+	ardma_memory_uncharge(memory);
+	return ret;
+}
+
+/* Gives the memory back. What another node may have written to is marked as changed. */
+void ardma_memory_unpin(struct ardma_memory *memory)
+{
+	struct scatterlist *sg;
+	unsigned int i;
+
+	for_each_sgtable_sg(&memory->pages, sg, i) {
+		unpin_user_page_range_dirty_lock(sg_page(sg), sg->length >> PAGE_SHIFT,
+						 memory->writable);
+		cond_resched();
+	}
+	sg_free_table(&memory->pages);
+	ardma_memory_uncharge(memory);
+}
+
+/* Maps pinned memory for DMA. Refuses where the kernel would put copies in between. */
+int ardma_memory_map(struct ardma_adaptor *adaptor, struct ardma_memory *memory)
+{
+	struct device *dev = &adaptor->pdev->dev;
+	struct scatterlist *sg;
+	unsigned int i;
+	int ret;
+
+	ret = dma_map_sgtable(dev, &memory->pages, DMA_BIDIRECTIONAL, 0);
+	if (ret)
+		return ret;
+	memory->mapped = true;
+	for_each_sgtable_dma_sg(&memory->pages, sg, i) {
+		if (dma_need_sync(dev, sg_dma_address(sg)) ||
+		    !IS_ALIGNED(sg_dma_address(sg) | sg_dma_len(sg), ARDMA_MEMORY_GRAIN)) {
+			dev_err_ratelimited(dev,
+					    "export refused: DMA of this guest goes through copies\n");
+			ardma_memory_unmap(adaptor, memory);
+			return -EOPNOTSUPP;
+		}
+	}
+	return 0;
+}
+
+void ardma_memory_unmap(struct ardma_adaptor *adaptor, struct ardma_memory *memory)
+{
+	if (memory->mapped)
+		dma_unmap_sgtable(&adaptor->pdev->dev, &memory->pages, DMA_BIDIRECTIONAL, 0);
+	memory->mapped = false;
+}
+
+static void ardma_put_run(struct ardma_run_list *list, u32 index, u64 address, u64 length)
+{
+	struct ardma_list_page *page = &list->pages[index / ARDMA_LIST_PAGE_RUNS];
+	struct ardma_run *run = &page->contents->runs[index % ARDMA_LIST_PAGE_RUNS];
+
+	run->address = cpu_to_le64(address);
+	run->length = cpu_to_le64(length);
+}
+
+/* Counts the runs, neighbours joined, and writes them where there is a list. */
+static u32 ardma_walk_runs(struct ardma_memory *memory, struct ardma_run_list *list)
+{
+	u64 address = 0, length = 0;
+	struct scatterlist *sg;
+	u32 count = 0;
+	unsigned int i;
+
+	for_each_sgtable_dma_sg(&memory->pages, sg, i) {
+		if (!count || sg_dma_address(sg) != address + length) {
+			address = sg_dma_address(sg);
+			length = 0;
+			count++;
+		}
+		length += sg_dma_len(sg);
+		if (list)
+			ardma_put_run(list, count - 1, address, length);
+	}
+	return count;
+}
+
+int ardma_run_list_create(struct ardma_adaptor *adaptor, struct ardma_memory *memory,
+			  struct ardma_run_list *list)
+{
+	struct ardma_list_page *page;
+	u32 i;
+
+	list->run_count = ardma_walk_runs(memory, NULL);
+	list->page_count = DIV_ROUND_UP(list->run_count, ARDMA_LIST_PAGE_RUNS);
+	list->pages = kvcalloc(list->page_count, sizeof(*list->pages), GFP_KERNEL_ACCOUNT);
+	if (!list->pages)
+		return -ENOMEM;
+	for (i = 0; i < list->page_count; i++) {
+		page = &list->pages[i];
+		/* Coherent memory comes zeroed, and aligned to its size. */
+		page->contents = dma_alloc_coherent(&adaptor->pdev->dev, ARDMA_LIST_PAGE_SIZE,
+						    &page->bus, GFP_KERNEL);
+		if (!page->contents) {
+			ardma_run_list_destroy(adaptor, list);
+			return -ENOMEM;
+		}
+		if (i)
+			list->pages[i - 1].contents->next = cpu_to_le64(page->bus);
+	}
+	ardma_walk_runs(memory, list);
+	return 0;
+}
+
+/* Also for a list that is already destroyed. */
+void ardma_run_list_destroy(struct ardma_adaptor *adaptor, struct ardma_run_list *list)
+{
+	struct ardma_list_page *page = list->pages;
+	u32 i;
+
+	if (!page)
+		return;
+	for (i = 0; i < list->page_count && page->contents; i++, page++)
+		dma_free_coherent(&adaptor->pdev->dev, ARDMA_LIST_PAGE_SIZE, page->contents,
+				  page->bus);
+	kvfree(list->pages);
+	list->pages = NULL;
+}
+
+dma_addr_t ardma_run_list_bus(const struct ardma_run_list *list)
+{
+	return list->pages[0].bus;
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: GPL-2.0-only WITH Linux-syscall-note */
+/*
+ * What programs say to the assured-rdma driver: /dev/ardma0, /dev/ardma1, ..., one for each
+ * adaptor.
+ *
+ * Every structure has the same layout for 32-bit and 64-bit programs. Fields that are marked "zero"
+ * are refused with EINVAL where a program gives anything else, and are returned as 0.
+ *
+ * A window belongs to the open file that exported it: it goes when the file is closed for the last
+ * time, so also when its process dies.
+ *
+ * Errors that mean the same in every call:
+ *   ENODEV      the adaptor was removed; nothing but close() will work on this file
+ *   EIO         the adaptor does not answer (its registers read as all-ones), or an earlier command
+ *               timed out; a reset may help
+ *   ETIMEDOUT   this command timed out: whether it was carried out is unknown
+ *   ENOTTY      no such call
+ *   EINVAL      an argument is not as described, or a "zero" field is not 0
+ *   EFAULT      the argument, or memory to export, is not (properly) mapped
+ */
+#ifndef _UAPI_ASSURED_RDMA_H
+#define _UAPI_ASSURED_RDMA_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+/* Rises when a structure or a meaning below changes. */
+#define ARDMA_ABI_VERSION	1
+
+/*
+ * The file offset of mmap(): the document's address form. Bits [63:58] and 56 are 0.
+ *
+ * The access space may be mapped for reading and writing, the assurance space for reading only
+ * (EACCES). A mapping lies in one node's window (ENXIO), is MAP_SHARED and not executable (EINVAL).
+ * Memory is uncached in both: each load and store reaches the adaptor as it was issued. Use
+ * loads and stores of 1, 2, 4 or 8 bytes that are volatile; a load from the assurance space clears
+ * what it returns. After the adaptor's removal an access to a mapping raises SIGBUS.
+ */
+#define ARDMA_ADDR_ASSURANCE	(1ULL << 57)
+#define ARDMA_ADDR_NODE_SHIFT	48
+#define ARDMA_ADDR_NODE_MASK	(0xffULL << ARDMA_ADDR_NODE_SHIFT)
+#define ARDMA_ADDR_OFFSET_MASK	((1ULL << ARDMA_ADDR_NODE_SHIFT) - 1)
+#define ARDMA_ADDR(node, offset) \
+	(((__u64)(node) << ARDMA_ADDR_NODE_SHIFT) | ((__u64)(offset) & ARDMA_ADDR_OFFSET_MASK))
+
+/* Bits of ardma_info.status. */
+#define ARDMA_STATUS_READY		(1U << 0)	/* the adaptor is ready */
+#define ARDMA_STATUS_MEMORY_SHARED	(1U << 1)	/* known: it shares the guest's memory */
+#define ARDMA_STATUS_MEMORY_PRIVATE	(1U << 2)	/* known: it does not */
+
+/* Values of ardma_info.memory: what the driver's own probe of shared memory gave. */
+#define ARDMA_MEMORY_UNKNOWN		0	/* the probe could not be made */
+#define ARDMA_MEMORY_SHARED		1
+#define ARDMA_MEMORY_NOT_SHARED		2	/* ARDMA_IOC_EXPORT gives EOPNOTSUPP */
+
+/* Events; ardma_info.event_counts is indexed by their bit numbers. */
+#define ARDMA_EVENT_LINK	(1U << 0)	/* a node's state changed */
+#define ARDMA_EVENT_ERROR	(1U << 1)	/* the empty error log filled, or it overflowed */
+#define ARDMA_EVENT_MEMORY	(1U << 3)	/* the memory bits of the status changed */
+#define ARDMA_EVENT_RESET	(1U << 4)	/* the adaptor was reset, its windows are lost */
+
+#define ARDMA_EVENT_BITS	8
+
+/*
+ * ARDMA_IOC_INFO: the adaptor and this node.
+ */
+struct ardma_info {
+	__u32 abi_version;	/* ARDMA_ABI_VERSION of the driver */
+	__u32 device_version;	/* major [31:16], minor [15:0] */
+	__u32 status;		/* ARDMA_STATUS_* */
+	__u32 memory;		/* ARDMA_MEMORY_* */
+	__u32 node;		/* this node's id */
+	__u32 node_count;	/* windows in the access space: nodes 0 to node_count - 1 */
+	__u32 window_bits;	/* log2 of the window size */
+	__u32 bus_bits;		/* low bits of a node id that are a bus number */
+	__u32 block_bits;	/* log2 of the block size: the grain of errors and checks */
+	__u32 error_count;	/* blocks in the error log now */
+	__u32 deadline_us;	/* longest time that an access takes */
+	__u32 lease_us;		/* the part of it that is kept for the lease */
+	__u64 window_size;	/* bytes in each node's window */
+	__u64 incarnation;	/* this life of the node: differs after each reset */
+	/* Since the reset: */
+	__u64 stores;		/* stores into the access space */
+	__u64 loads;		/* loads from the access space */
+	__u64 checks;		/* loads from the assurance space */
+	__u64 errors;		/* transactions that did not end with OK */
+	__u64 served_writes;	/* other nodes' writes executed here */
+	__u64 served_reads;	/* other nodes' reads executed here */
+	__u64 refused;		/* other nodes' transactions refused here */
+	/* Since the driver took the adaptor: */
+	__u64 event_counts[ARDMA_EVENT_BITS];
+	__u64 reserved[4];	/* zero */
+};
+
+/* Bits of ardma_node.state. */
+#define ARDMA_NODE_CONFIGURED	(1U << 0)
+#define ARDMA_NODE_LINK_UP	(1U << 1)
+#define ARDMA_NODE_OVERFLOWED	(1U << 2)	/* errors were lost: see ARDMA_IOC_OVERFLOW_ACK */
+#define ARDMA_NODE_SELF		(1U << 3)
+
+/*
+ * ARDMA_IOC_NODE: one node as this adaptor sees it. EINVAL beyond node 255.
+ */
+struct ardma_node {
+	__u32 node;		/* in: the node's id, 0 to 255 */
+	__u32 state;		/* out: ARDMA_NODE_* */
+	__u32 link_changes;	/* out: how often the link went up or down */
+	__u32 reserved;		/* zero */
+	__u64 incarnation;	/* out: 0 where none was seen */
+};
+
+/* Bits of ardma_export.rights. */
+#define ARDMA_RIGHT_READ	(1U << 0)	/* other nodes may read */
+#define ARDMA_RIGHT_WRITE	(1U << 1)	/* other nodes may write */
+
+/* ardma_export.offset: the adaptor chooses. */
+#define ARDMA_OFFSET_ANY	(~0ULL)
+
+/*
+ * ARDMA_IOC_EXPORT: makes a window of this process's memory, which stays pinned until the window
+ * goes.
+ *
+ *   EINVAL      address, length or offset is not a multiple of the page size; length is 0; it
+ *               does not fit into the node's window; no right, an unknown right or no node
+ *   EFAULT      not mapped, or without the access that the rights need
+ *   ENOMEM      more than RLIMIT_MEMLOCK allows, or no memory
+ *   ENOSPC      it overlaps another window, or no gap is large enough
+ *   ENOBUFS     more windows, or scattered pieces, than the adaptor holds
+ *   EOPNOTSUPP  the adaptor does not share the guest's memory (the kernel log says what to do)
+ *   ENXIO       the memory is not where the adaptor can reach it
+ *   EINTR       killed meanwhile
+ */
+struct ardma_export {
+	__u64 address;		/* in: start of the memory */
+	__u64 length;		/* in: bytes */
+	__u64 offset;		/* in, or ARDMA_OFFSET_ANY; out: in this node's window */
+	__u32 rights;		/* in: ARDMA_RIGHT_* */
+	__u32 reserved;		/* zero */
+	__u64 nodes[4];		/* in: who has them: bit n % 64 of word n / 64 */
+};
+
+/*
+ * ARDMA_IOC_UNEXPORT: removes a window of this file. When it returns 0 nothing more lands there.
+ *
+ *   ENOENT      no window of this file begins at this offset
+ *   ESTALE      it had already been lost by a reset of the adaptor; now it is forgotten
+ */
+struct ardma_unexport {
+	__u64 offset;		/* in: as ARDMA_IOC_EXPORT gave it */
+	__u64 reserved;		/* zero */
+};
+
+/* Bits of ardma_window.flags. */
+#define ARDMA_WINDOW_MINE	(1U << 0)	/* of this open file */
+#define ARDMA_WINDOW_LOST	(1U << 1)	/* by a reset; kept until the owner removes it */
+#define ARDMA_WINDOW_ORPHAN	(1U << 2)	/* file closed, but the adaptor did not let go */
+
+/*
+ * ARDMA_IOC_WINDOW: the windows of all files of this adaptor, one by one. ENOENT past the end.
+ */
+struct ardma_window {
+	__u32 index;		/* in: 0, 1, ... in the order of export */
+	__u32 rights;		/* out: ARDMA_RIGHT_* */
+	__u64 offset;		/* out: in this node's window */
+	__u64 length;		/* out: bytes */
+	__u64 nodes[4];		/* out: as in struct ardma_export */
+	__u32 owner;		/* out: process that made it; 0 where it is not visible from here */
+	__u32 flags;		/* out: ARDMA_WINDOW_* */
+};
+
+/*
+ * ARDMA_IOC_OVERFLOW_ACK: it is known that any earlier access to the node may have failed; checks no
+ * longer answer LOG_OVERFLOW for it. EINVAL beyond node 255.
+ */
+struct ardma_overflow_ack {
+	__u32 node;		/* in */
+	__u32 reserved;		/* zero */
+};
+
+/*
+ * ARDMA_IOC_EVENTS: events since this file was opened or last asked; it never waits. While there
+ * are some poll() gives POLLIN, with POLLPRI where ARDMA_EVENT_ERROR or ARDMA_EVENT_RESET is among
+ * them. Once the adaptor is removed poll() gives POLLHUP and POLLERR.
+ */
+struct ardma_events {
+	__u32 events;		/* out: ARDMA_EVENT_* */
+	__u32 reserved;		/* out: 0 */
+};
+
+#define ARDMA_IOC_MAGIC		0xe9
+
+#define ARDMA_IOC_INFO		_IOR(ARDMA_IOC_MAGIC, 0x00, struct ardma_info)
+#define ARDMA_IOC_NODE		_IOWR(ARDMA_IOC_MAGIC, 0x01, struct ardma_node)
+#define ARDMA_IOC_EXPORT	_IOWR(ARDMA_IOC_MAGIC, 0x02, struct ardma_export)
+#define ARDMA_IOC_UNEXPORT	_IOW(ARDMA_IOC_MAGIC, 0x03, struct ardma_unexport)
+#define ARDMA_IOC_WINDOW	_IOWR(ARDMA_IOC_MAGIC, 0x04, struct ardma_window)
+#define ARDMA_IOC_OVERFLOW_ACK	_IOW(ARDMA_IOC_MAGIC, 0x05, struct ardma_overflow_ack)
+#define ARDMA_IOC_EVENTS	_IOR(ARDMA_IOC_MAGIC, 0x06, struct ardma_events)
+/* Resets the function (FLR); all windows of all files are lost. EPERM without CAP_SYS_ADMIN. */
+#define ARDMA_IOC_RESET		_IO(ARDMA_IOC_MAGIC, 0x07)
+
+#endif /* _UAPI_ASSURED_RDMA_H */

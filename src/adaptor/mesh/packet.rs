@@ -1,0 +1,410 @@
+//! Packets: what travels between the mesh interfaces of two nodes.
+//!
+//! A packet is a header of [`HEADER_LEN`] bytes and a payload. Both are covered by a CRC32C.
+//! `docs/protocol.md` has the layout as a table. Invariant: [`Packet::parse`] accepts exactly what
+//! [`Packet::emit`] produces, and never panics whatever the bytes.
+
+use bytes::Bytes;
+use core::fmt;
+use crc_fast::{CrcAlgorithm, checksum};
+
+use super::sequence::{Epoch, Sequence};
+use crate::adaptor::address::{NodeId, OFFSET_BITS};
+use crate::adaptor::status::Code;
+
+/// Bytes in a header.
+pub const HEADER_LEN: usize = 64;
+/// The most bytes that a packet carries after its header.
+pub const MAX_PAYLOAD: usize = 64 << 10;
+/// The first two bytes of every packet, "AR".
+pub const MAGIC: u16 = u16::from_le_bytes(*b"AR");
+/// The version of the format, the third byte.
+pub const VERSION: u8 = 1;
+
+const CRC_AT: usize = 12;
+
+/// One life of a node: drawn at random when its process starts and at each reset, never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Incarnation(pub u64);
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// A moment of the responding node's clock, which the initiating node only sends back; 0 means none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp(pub u64);
+
+/// A packet, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// The node that sends it.
+    pub source: NodeId,
+    /// The node that it is for.
+    pub destination: NodeId,
+    /// The sender's life.
+    pub source_incarnation: Incarnation,
+    /// The receiver's life as the sender knows it; 0 where it does not.
+    pub destination_incarnation: Incarnation,
+    /// What it says.
+    pub body: Body,
+}
+
+/// What the initiating side tells with each of its packets about the answers and the lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The epoch of the flow; sending it confirms that it is not abandoned.
+    pub epoch: Epoch,
+    /// The first request whose answer has not arrived.
+    pub acknowledge: Sequence,
+    /// The responding side's latest stamp, sent back.
+    pub echo: Stamp,
+}
+
+/// The kinds of packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Names the sender's incarnation and asks for a sign of life, or gives one.
+    Hello {
+        /// The receiver shall answer with a Hello that echoes `nonce`.
+        wants_reply: bool,
+        /// The current epoch of the sender's requests.
+        epoch: Epoch,
+        /// A number that proves, when it comes back, that the peer is alive now.
+        nonce: u64,
+        /// The nonce of the Hello that this one answers, or 0.
+        echo: u64,
+    },
+    /// Initiating side: write `data` at `offset`.
+    Write {
+        /// Acknowledgement and lease.
+        progress: Progress,
+        /// Its place in the flow.
+        sequence: Sequence,
+        /// Where, in the destination's offset space.
+        offset: u64,
+        /// What.
+        data: Bytes,
+    },
+    /// Initiating side: send back `len` bytes from `offset`.
+    Read {
+        /// Acknowledgement and lease.
+        progress: Progress,
+        /// Its place in the flow.
+        sequence: Sequence,
+        /// From where, in the destination's offset space.
+        offset: u64,
+        /// How many bytes.
+        len: u32,
+    },
+    /// Initiating side, no request: confirms the epoch, and tells how far it has sent, so that the
+    /// responding side can say what is missing and send lost answers again.
+    Confirm {
+        /// Acknowledgement and lease.
+        progress: Progress,
+        /// The first request that was not sent yet.
+        sent: Sequence,
+    },
+    /// Responding side: `count` requests from `first` on are done and ended with `code`.
+    /// More than one only for writes that ended with [`Code::Ok`].
+    Done {
+        /// The epoch of the requests.
+        epoch: Epoch,
+        /// The first of them.
+        first: Sequence,
+        /// How many.
+        count: u32,
+        /// How they ended.
+        code: Code,
+        /// For the next lease.
+        stamp: Stamp,
+        /// What a read brought.
+        data: Bytes,
+    },
+    /// Responding side: a request is missing; send again from `expected` on.
+    Nak {
+        /// The epoch of the requests.
+        epoch: Epoch,
+        /// The first that is missing.
+        expected: Sequence,
+        /// For the next lease.
+        stamp: Stamp,
+    },
+    /// Responding side: asks whether `epoch` is still wanted, before it executes anything.
+    Ask {
+        /// The epoch of the waiting requests.
+        epoch: Epoch,
+        /// The time of asking, from which the lease counts.
+        stamp: Stamp,
+    },
+}
+
+/// Why bytes are not a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParseError {
+    /// Fewer bytes than the header, or than it names.
+    Truncated,
+    /// The first bytes are not those of a packet: this is no stream of packets, or it is out of step.
+    NotAPacket,
+    /// A version of the format that is not known here.
+    Version(u8),
+    /// A payload longer than [`MAX_PAYLOAD`].
+    TooLong(u32),
+    /// The CRC does not match.
+    Corrupt,
+    /// The CRC matches, but a field has no meaning.
+    Field,
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated => f.write_str("packet is cut short"),
+            Self::NotAPacket => f.write_str("not the beginning of a packet"),
+            Self::Version(version) => write!(f, "packet format version {version} is not {VERSION}"),
+            Self::TooLong(len) => write!(f, "payload of {len} bytes is longer than {MAX_PAYLOAD}"),
+            Self::Corrupt => f.write_str("CRC does not match"),
+            Self::Field => f.write_str("a field has no meaning"),
+        }
+    }
+}
+
+impl core::error::Error for ParseError {}
+
+/// The header's fields as they stand on the wire, before they are given a meaning.
+#[derive(Clone, Copy, Default)]
+struct Fields {
+    command: u8,
+    code: u8,
+    epoch: u32,
+    sequence: u32,
+    acknowledge: u32,
+    count: u32,
+    address: u64,
+    stamp: u64,
+}
+
+mod command {
+    pub const HELLO: u8 = 1;
+    pub const WELCOME: u8 = 2;
+    pub const WRITE: u8 = 3;
+    pub const READ: u8 = 4;
+    pub const CONFIRM: u8 = 5;
+    pub const DONE: u8 = 6;
+    pub const NAK: u8 = 7;
+    pub const ASK: u8 = 8;
+}
+
+/// The length in bytes, header and payload, of the packet that begins `bytes`, as soon as that can be told.
+///
+/// # Errors
+/// Where no packet can begin like this.
+pub fn wire_len(bytes: &[u8]) -> Result<Option<usize>, ParseError> {
+    let Some(fixed) = bytes.first_chunk::<12>() else {
+        return Ok(None);
+    };
+    let [m0, m1, version, _, _, _, _, _, l0, l1, l2, l3] = *fixed;
+    if u16::from_le_bytes([m0, m1]) != MAGIC {
+        return Err(ParseError::NotAPacket);
+    }
+    if version != VERSION {
+        return Err(ParseError::Version(version));
+    }
+    let payload = u32::from_le_bytes([l0, l1, l2, l3]);
+    match usize::try_from(payload) {
+        Ok(payload) if payload <= MAX_PAYLOAD => Ok(Some(HEADER_LEN.saturating_add(payload))),
+        _ => Err(ParseError::TooLong(payload)),
+    }
+}
+
+impl Packet {
+    /// Whether this is a [`Body::Hello`], which has to come first on a link.
+    pub const fn is_hello(&self) -> bool {
+        matches!(self.body, Body::Hello { .. })
+    }
+
+    /// Appends the wire form to `out`. A payload beyond [`MAX_PAYLOAD`] is not allowed for; the
+    /// units that make requests and answers keep below it.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        let (fields, data) = self.body.to_fields();
+        let start = out.len();
+        out.reserve(HEADER_LEN.saturating_add(data.len()));
+        out.extend_from_slice(&MAGIC.to_le_bytes());
+        out.extend_from_slice(&[VERSION, fields.command, self.source.0, self.destination.0, 0, fields.code]);
+        out.extend_from_slice(&u32::try_from(data.len()).unwrap_or(u32::MAX).to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.source_incarnation.0.to_le_bytes());
+        out.extend_from_slice(&self.destination_incarnation.0.to_le_bytes());
+        for word in [fields.epoch, fields.sequence, fields.acknowledge, fields.count] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        out.extend_from_slice(&fields.address.to_le_bytes());
+        out.extend_from_slice(&fields.stamp.to_le_bytes());
+        out.extend_from_slice(data);
+        let packet = out.get_mut(start..).unwrap_or_default();
+        let crc = crc32c(packet).to_le_bytes();
+        if let Some(field) = packet.get_mut(CRC_AT..).and_then(<[u8]>::first_chunk_mut) {
+            *field = crc;
+        }
+    }
+
+    /// Takes apart exactly one packet.
+    ///
+    /// # Errors
+    /// Where the bytes are not a whole, intact packet with meaningful fields.
+    pub fn parse(mut wire: Bytes) -> Result<Self, ParseError> {
+        let len = wire_len(&wire)?.ok_or(ParseError::Truncated)?;
+        if wire.len() != len {
+            return Err(ParseError::Truncated);
+        }
+        let data = wire.split_off(HEADER_LEN);
+        let header: &[u8; HEADER_LEN] = wire.first_chunk().ok_or(ParseError::Truncated)?;
+        let mut reader = Reader(header.get(CRC_AT..).unwrap_or_default());
+        let crc = reader.u32();
+        if crc != header_and_payload_crc(header, &data) {
+            return Err(ParseError::Corrupt);
+        }
+        let [_, _, _, command, source, destination, channel, code, ..] = *header;
+        if channel != 0 {
+            return Err(ParseError::Field);
+        }
+        let source_incarnation = Incarnation(reader.u64());
+        let destination_incarnation = Incarnation(reader.u64());
+        let fields = Fields {
+            command,
+            code,
+            epoch: reader.u32(),
+            sequence: reader.u32(),
+            acknowledge: reader.u32(),
+            count: reader.u32(),
+            address: reader.u64(),
+            stamp: reader.u64(),
+        };
+        Ok(Self {
+            source: NodeId(source),
+            destination: NodeId(destination),
+            source_incarnation,
+            destination_incarnation,
+            body: Body::from_fields(fields, data).ok_or(ParseError::Field)?,
+        })
+    }
+}
+
+impl Body {
+    fn to_fields(&self) -> (Fields, &[u8]) {
+        let none = Fields::default();
+        let initiating = |command, progress: &Progress, sequence: Sequence| Fields {
+            command,
+            epoch: progress.epoch.0,
+            sequence: sequence.0,
+            acknowledge: progress.acknowledge.0,
+            stamp: progress.echo.0,
+            ..none
+        };
+        let responding = |command, epoch: Epoch, sequence: Sequence, stamp: Stamp| Fields {
+            command,
+            epoch: epoch.0,
+            sequence: sequence.0,
+            stamp: stamp.0,
+            ..none
+        };
+        match self {
+            Self::Hello { wants_reply, epoch, nonce, echo } => {
+                let command = if *wants_reply { command::HELLO } else { command::WELCOME };
+                (Fields { command, epoch: epoch.0, address: *nonce, stamp: *echo, ..none }, &[])
+            }
+            Self::Write { progress, sequence, offset, data } => {
+                (Fields { address: *offset, ..initiating(command::WRITE, progress, *sequence) }, data)
+            }
+            Self::Read { progress, sequence, offset, len } => {
+                let fields = initiating(command::READ, progress, *sequence);
+                (Fields { address: *offset, count: *len, ..fields }, &[])
+            }
+            Self::Confirm { progress, sent } => (initiating(command::CONFIRM, progress, *sent), &[]),
+            Self::Done { epoch, first, count, code, stamp, data } => {
+                let fields = responding(command::DONE, *epoch, *first, *stamp);
+                (Fields { count: *count, code: code.bits(), ..fields }, data)
+            }
+            Self::Nak { epoch, expected, stamp } => {
+                (responding(command::NAK, *epoch, *expected, *stamp), &[])
+            }
+            Self::Ask { epoch, stamp } => (responding(command::ASK, *epoch, Sequence(0), *stamp), &[]),
+        }
+    }
+
+    /// Gives the fields a meaning; `None` where they have none. Fields that a command does not use must be 0.
+    fn from_fields(fields: Fields, data: Bytes) -> Option<Self> {
+        let epoch = Epoch(fields.epoch);
+        let sequence = Sequence(fields.sequence);
+        let stamp = Stamp(fields.stamp);
+        let progress = Progress { epoch, acknowledge: Sequence(fields.acknowledge), echo: stamp };
+        let offset = (fields.address >> OFFSET_BITS == 0).then_some(fields.address);
+        let body = match fields.command {
+            command::HELLO | command::WELCOME => Self::Hello {
+                wants_reply: fields.command == command::HELLO,
+                epoch,
+                nonce: fields.address,
+                echo: fields.stamp,
+            },
+            command::WRITE => Self::Write { progress, sequence, offset: offset?, data: data.clone() },
+            command::READ => Self::Read { progress, sequence, offset: offset?, len: fields.count },
+            command::CONFIRM => Self::Confirm { progress, sent: sequence },
+            command::DONE => Self::Done {
+                epoch,
+                first: sequence,
+                count: fields.count,
+                code: Code::from_bits(fields.code)?,
+                stamp,
+                data: data.clone(),
+            },
+            command::NAK => Self::Nak { epoch, expected: sequence, stamp },
+            command::ASK => Self::Ask { epoch, stamp },
+            _ => return None,
+        };
+        let (canonical, payload) = body.to_fields();
+        let unused_are_zero = canonical.code == fields.code
+            && canonical.sequence == fields.sequence
+            && canonical.acknowledge == fields.acknowledge
+            && canonical.count == fields.count
+            && canonical.address == fields.address
+            && payload.len() == data.len();
+        unused_are_zero.then_some(body)
+    }
+}
+
+/// CRC32C (Castagnoli) of a packet whose CRC field is still 0.
+fn crc32c(bytes: &[u8]) -> u32 {
+    u32::try_from(checksum(CrcAlgorithm::Crc32Iscsi, bytes)).unwrap_or(u32::MAX)
+}
+
+fn header_and_payload_crc(header: &[u8; HEADER_LEN], data: &[u8]) -> u32 {
+    let mut cleared = *header;
+    if let Some(field) = cleared.get_mut(CRC_AT..).and_then(<[u8]>::first_chunk_mut::<4>) {
+        *field = [0; 4];
+    }
+    let mut digest = crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi);
+    digest.update(&cleared);
+    digest.update(data);
+    u32::try_from(digest.finalize()).unwrap_or(u32::MAX)
+}
+
+/// Takes little-endian numbers off the front; beyond the end they are 0 (lengths are checked before).
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let (value, rest) = self.0.split_first_chunk().map_or(([0; N], &[][..]), |(v, r)| (*v, r));
+        self.0 = rest;
+        value
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+}

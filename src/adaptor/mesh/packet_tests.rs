@@ -1,0 +1,205 @@
+//! The packet format by golden bytes, by round trips and by random bytes.
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::framing::{FrameError, Framer};
+use super::packet::*;
+use super::sequence::{Epoch, Sequence};
+use crate::adaptor::address::NodeId;
+use crate::adaptor::status::Code;
+
+fn write_packet() -> Packet {
+    Packet {
+        source: NodeId(1),
+        destination: NodeId(2),
+        source_incarnation: Incarnation(0x1111_2222_3333_4444),
+        destination_incarnation: Incarnation(0x5555_6666_7777_8888),
+        body: Body::Write {
+            progress: Progress { epoch: Epoch(3), acknowledge: Sequence(9), echo: Stamp(0xabcd) },
+            sequence: Sequence(10),
+            offset: 0x1000_2000,
+            data: Bytes::from_static(b"assured!"),
+        },
+    }
+}
+
+#[rustfmt::skip]
+const WRITE_BYTES: [u8; 72] = [
+    b'A', b'R', 1, 3, 1, 2, 0, 0,
+    8, 0, 0, 0, 0x22, 0x19, 0x38, 0xe4,
+    0x44, 0x44, 0x33, 0x33, 0x22, 0x22, 0x11, 0x11,
+    0x88, 0x88, 0x77, 0x77, 0x66, 0x66, 0x55, 0x55,
+    3, 0, 0, 0, 10, 0, 0, 0,
+    9, 0, 0, 0, 0, 0, 0, 0,
+    0x00, 0x20, 0x00, 0x10, 0, 0, 0, 0,
+    0xcd, 0xab, 0, 0, 0, 0, 0, 0,
+    b'a', b's', b's', b'u', b'r', b'e', b'd', b'!',
+];
+
+fn emitted(packet: &Packet) -> Vec<u8> {
+    // A dirty start shows bytes that were not written.
+    let mut out = vec![0xa5; 3];
+    packet.emit(&mut out);
+    out.split_off(3)
+}
+
+#[test]
+fn golden_bytes_of_a_write() {
+    assert_eq!(emitted(&write_packet()), WRITE_BYTES);
+    assert_eq!(Packet::parse(Bytes::from_static(&WRITE_BYTES)), Ok(write_packet()));
+}
+
+#[test]
+fn crc32c_has_its_published_check_value() {
+    // The check value of CRC-32/ISCSI over the digits 1 to 9.
+    assert_eq!(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, b"123456789"), 0xe306_9283);
+}
+
+#[test]
+fn every_single_bit_flip_is_refused() {
+    for bit in 0..WRITE_BYTES.len() * 8 {
+        let mut wire = WRITE_BYTES;
+        wire[bit / 8] ^= 1 << (bit % 8);
+        assert!(Packet::parse(Bytes::copy_from_slice(&wire)).is_err(), "bit {bit}");
+    }
+}
+
+#[test]
+fn unused_fields_must_be_zero() {
+    let mut wire = WRITE_BYTES;
+    wire[44] = 1; // count, which a write does not use
+    wire[12..16].fill(0);
+    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &wire) as u32;
+    wire[12..16].copy_from_slice(&crc.to_le_bytes());
+    assert_eq!(Packet::parse(Bytes::copy_from_slice(&wire)), Err(ParseError::Field));
+}
+
+#[test]
+fn a_corrupt_packet_is_skipped_and_the_stream_goes_on() {
+    let mut stream = WRITE_BYTES.to_vec();
+    stream[70] ^= 1;
+    stream.extend_from_slice(&WRITE_BYTES);
+    let mut framer = Framer::default();
+    framer.push(&stream);
+    assert_eq!(framer.next_packet(), Some(Err(FrameError::Corrupt)));
+    assert_eq!(framer.next_packet(), Some(Ok(write_packet())));
+    assert_eq!(framer.next_packet(), None);
+}
+
+#[test]
+fn a_stream_out_of_step_is_broken_for_good() {
+    let mut framer = Framer::default();
+    framer.push(b"GET / HTTP/1.1\r\n");
+    let broken = Some(Err(FrameError::Broken(ParseError::NotAPacket)));
+    assert_eq!(framer.next_packet(), broken);
+    framer.push(&WRITE_BYTES);
+    assert_eq!(framer.next_packet(), broken);
+    assert_eq!(framer.held(), 0);
+}
+
+fn body() -> impl Strategy<Value = Body> {
+    let progress = (any::<u32>(), any::<u32>(), any::<u64>()).prop_map(|(e, a, s)| Progress {
+        epoch: Epoch(e),
+        acknowledge: Sequence(a),
+        echo: Stamp(s),
+    });
+    let data = proptest::collection::vec(any::<u8>(), 0..100).prop_map(Bytes::from);
+    let sequence = any::<u32>().prop_map(Sequence);
+    let epoch = any::<u32>().prop_map(Epoch);
+    let stamp = any::<u64>().prop_map(Stamp);
+    let offset = 0..1u64 << 48;
+    prop_oneof![
+        (any::<bool>(), epoch.clone(), any::<u64>(), any::<u64>())
+            .prop_map(|(wants_reply, epoch, nonce, echo)| Body::Hello { wants_reply, epoch, nonce, echo }),
+        (progress.clone(), sequence.clone(), offset.clone(), data.clone())
+            .prop_map(|(progress, sequence, offset, data)| Body::Write { progress, sequence, offset, data }),
+        (progress.clone(), sequence.clone(), offset, any::<u32>())
+            .prop_map(|(progress, sequence, offset, len)| Body::Read { progress, sequence, offset, len }),
+        (progress, sequence.clone()).prop_map(|(progress, sent)| Body::Confirm { progress, sent }),
+        (
+            epoch.clone(),
+            sequence.clone(),
+            any::<u32>(),
+            proptest::sample::select(Code::ALL),
+            stamp.clone(),
+            data
+        )
+            .prop_map(|(epoch, first, count, code, stamp, data)| Body::Done {
+                epoch,
+                first,
+                count,
+                code,
+                stamp,
+                data
+            }),
+        (epoch.clone(), sequence, stamp.clone()).prop_map(|(epoch, expected, stamp)| Body::Nak {
+            epoch,
+            expected,
+            stamp
+        }),
+        (epoch, stamp).prop_map(|(epoch, stamp)| Body::Ask { epoch, stamp }),
+    ]
+}
+
+fn packet() -> impl Strategy<Value = Packet> {
+    (any::<u8>(), any::<u8>(), any::<u64>(), any::<u64>(), body()).prop_map(|(s, d, si, di, body)| Packet {
+        source: NodeId(s),
+        destination: NodeId(d),
+        source_incarnation: Incarnation(si),
+        destination_incarnation: Incarnation(di),
+        body,
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_emitted_is_parsed_again(packet in packet()) {
+        prop_assert_eq!(Packet::parse(Bytes::from(emitted(&packet))), Ok(packet));
+    }
+
+    #[test]
+    fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Packet::parse(Bytes::from(bytes.clone()));
+        let mut framer = Framer::default();
+        framer.push(&bytes);
+        while let Some(Ok(_) | Err(FrameError::Corrupt)) = framer.next_packet() {}
+    }
+
+    #[test]
+    fn random_bytes_behind_a_true_beginning_never_panic(bytes in proptest::collection::vec(any::<u8>(), 61..200)) {
+        let mut wire = vec![b'A', b'R', VERSION];
+        wire.extend_from_slice(&bytes);
+        let len = u32::try_from(wire.len() - HEADER_LEN).unwrap();
+        wire[8..12].copy_from_slice(&len.to_le_bytes());
+        wire[12..16].fill(0);
+        let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &wire) as u32;
+        wire[12..16].copy_from_slice(&crc.to_le_bytes());
+        if let Ok(packet) = Packet::parse(Bytes::from(wire.clone())) {
+            prop_assert_eq!(emitted(&packet), wire);
+        }
+    }
+
+    #[test]
+    fn any_chunking_gives_the_same_packets(
+        packets in proptest::collection::vec(packet(), 1..6),
+        cuts in proptest::collection::vec(1usize..90, 1..40),
+    ) {
+        let stream: Vec<u8> = packets.iter().flat_map(emitted).collect();
+        let mut framer = Framer::default();
+        let mut seen = Vec::new();
+        let mut rest = &stream[..];
+        for cut in cuts.iter().cycle() {
+            let (chunk, behind) = rest.split_at((*cut).min(rest.len()));
+            framer.push(chunk);
+            while let Some(next) = framer.next_packet() {
+                seen.push(next.unwrap());
+            }
+            rest = behind;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        prop_assert_eq!(seen, packets);
+    }
+}
