@@ -9,7 +9,7 @@ MODULE_SOURCES=(driver include)
 
 # The adaptor; its path is in ADAPTOR.
 build_adaptor() {
-    step "$BUILD/adaptor.log" "building the adaptor" cargo_run build --release --locked
+    step "$BUILD/adaptor.log" "building the adaptor" cargo_run build --release --locked --package assured-rdma
     # shellcheck disable=SC2034 # nodes.sh starts it
     ADAPTOR=$REPO/target/release/assured-rdma
 }
@@ -18,8 +18,7 @@ build_adaptor() {
 # target folder of its own: other flags would make cargo build everything in the adaptor's again.
 build_ardma() {
     RUSTFLAGS='-C target-feature=+crt-static' step "$BUILD/ardma.log" "building ardma for the guest" \
-        cargo_run build --release --locked --manifest-path "$REPO/guest-driver/ardma/Cargo.toml" \
-        --target "$GUEST_TARGET" --target-dir "$REPO/target/guest"
+        cargo_run build --release --locked --package ardma --target "$GUEST_TARGET" --target-dir "$REPO/target/guest"
     ARDMA=$REPO/target/guest/$GUEST_TARGET/release/ardma
 }
 
@@ -28,11 +27,13 @@ build_ardma() {
 build_module() {
     local release=$1 folder=$BUILD/module/$1 sources
     MODULE=$folder/assured_rdma.ko
-    sources=$(cd "$REPO/guest-driver" && find "${MODULE_SOURCES[@]}" -type f -exec sha256sum {} + | sort)
+    # What an earlier build in the source folder left there is for another kernel, perhaps.
+    sources=$(cd "$REPO/guest-driver" && find "${MODULE_SOURCES[@]}" \
+        \( -name '*.[ch]' ! -name '*.mod.c' -o -name Makefile -o -name Kbuild \) -exec sha256sum {} + | sort)
     if [[ -f $MODULE && -f $folder/sources && $(<"$folder/sources") == "$sources" ]]; then return; fi
     rm -rf "$folder"
     mkdir -p "$folder"
-    (cd "$REPO/guest-driver" && cp -r --parents "${MODULE_SOURCES[@]}" "$folder")
+    (cd "$REPO/guest-driver" && cut -c 67- <<<"$sources" | xargs cp --parents -t "$folder")
     step "$BUILD/module-$release.log" "building the kernel module for $release" \
         lab_run make -C "/lib/modules/$release/build" M="$folder/${MODULE_SOURCES[0]}" modules
     cp "$folder/${MODULE_SOURCES[0]}/assured_rdma.ko" "$MODULE"

@@ -76,6 +76,12 @@ adaptor_settled() {
         awk -v path="$WORK/node$1.sock" '$4 == "00010000" && $8 == path { found = 1 } END { exit !found }' /proc/net/unix
 }
 
+# Whether the system holds packets for a node which its adaptor has not taken yet.
+packets_wait() {
+    awk -v port="$(printf ':%04X' "${adaptor_port[$1]}")" \
+        'FNR > 1 && ($2 ~ port "$") && $5 !~ /:00000000$/ { found = 1 } END { exit !found }' /proc/net/tcp
+}
+
 # adaptor_kill NODE SIGNAL: ends the adaptor and waits for that; its status is the wait's.
 adaptor_kill() {
     local pid=${adaptor_pid[$1]:-}

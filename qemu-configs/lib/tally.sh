@@ -29,17 +29,18 @@ result() {
 
 # tally_tap TEXT OUTPUT: counts every line of a TAP stream. One that stops before its plan is a failure of its own.
 tally_tap() {
-    local text=$1 line seen=0 plan=-1
+    local text=$1 line seen=0 plan=-1 explain=no
     while IFS= read -r line; do
         case $line in
             1..*) plan=${line#1..} plan=${plan%% *} ;;
             'ok '*'# SKIP'* | 'ok '*'# skip'*)
-                seen=$((seen + 1)) skipped=$((skipped + 1))
+                explain=no seen=$((seen + 1)) skipped=$((skipped + 1))
                 printf 'skip - %s: %s\n' "$text" "$(tap_title "${line#ok }")"
                 ;;
-            'ok '*) seen=$((seen + 1)) && result ok "$text: $(tap_title "${line#ok }")" ;;
-            'not ok '*) seen=$((seen + 1)) && result 'not ok' "$text: $(tap_title "${line#not ok }")" ;;
-            '#'*) ((failed == 0)) || printf '%s\n' "$line" ;;
+            'ok '*) explain=no seen=$((seen + 1)) && result ok "$text: $(tap_title "${line#ok }")" ;;
+            'not ok '*) explain=yes seen=$((seen + 1)) && result 'not ok' "$text: $(tap_title "${line#not ok }")" ;;
+            '  ---' | '  ...') ;;
+            '  '*) [[ $explain == no ]] || printf '# %s\n' "$line" ;;
         esac
     done <<<"$2"
     ((seen == plan)) || result 'not ok' "$text: $seen results, $plan planned"
