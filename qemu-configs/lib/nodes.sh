@@ -91,12 +91,15 @@ adaptor_kill() {
     wait "$pid" 2>/dev/null
 }
 
-# node_boot NODE: starts the guest of a node and returns at once. Guests of even nodes have the adaptor behind a PCI
-# Express root port, those of odd nodes on the root bus, so that both places are tried.
+# Guests of even nodes have the adaptor behind a PCI Express root port, those of odd nodes on the root bus, so that both
+# places are tried.
+node_place() { if (($1 % 2)); then echo root-bus; else echo root-port; fi; }
+
+# node_boot NODE: starts the guest of a node and returns at once.
 node_boot() {
     local node=$1 device ports=()
     device='"driver":"vfio-user-pci","socket":{"path":"'$WORK/node$node.sock'","type":"unix"}'
-    if ((node % 2 == 0)); then
+    if [[ $(node_place "$node") == root-port ]]; then
         # shellcheck disable=SC2054 # QEMU's commas
         ports=(-device pcie-root-port,id=root1,chassis=1)
         device+=',"bus":"root1"'
