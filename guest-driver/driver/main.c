@@ -123,7 +123,6 @@ static void ardma_disable(struct ardma_adaptor *adaptor)
 {
 	struct pci_dev *pdev = adaptor->pdev;
 
-	pci_clear_master(pdev);
 	pci_iounmap(pdev, adaptor->registers);
 	pci_release_selected_regions(pdev, ARDMA_BARS);
 	pci_disable_device(pdev);
