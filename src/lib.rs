@@ -5,3 +5,8 @@
 //! the same offset, says from local knowledge whether these were really done.
 
 pub mod adaptor;
+pub mod config;
+pub mod net;
+pub mod node;
+pub mod poller;
+pub mod vfio;

@@ -7,10 +7,10 @@ use core::ops::RangeInclusive;
 /// errors kept (the tag RAM's page).
 pub const BLOCK_SIZE: u64 = 4096;
 
-/// The document's offset field is bits [47:0].
+/// The document's offset field is bits `[47:0]`.
 pub const OFFSET_BITS: u32 = 48;
 
-/// The document's node field, bits [55:48] of an address.
+/// The document's node field, bits `[55:48]` of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u8);
 

@@ -37,6 +37,15 @@ pub enum MemoryOperation {
     },
 }
 
+impl MemoryOperation {
+    /// Its name.
+    pub const fn id(&self) -> OperationId {
+        match self {
+            Self::Read { id, .. } | Self::Write { id, .. } => *id,
+        }
+    }
+}
+
 /// Why a memory operation was not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryFault {

@@ -4,11 +4,421 @@
 //! argument ([`Instant`]), guest accesses and packets are handed in by `handle_*`,
 //! and what has to be done outside is taken out by `poll_*`. The same code runs in
 //! the daemon, in the simulated network and in the tests.
+//!
+//! [`Adaptor`] ties the units together: the [`target`] unit takes the bus's accesses, the [`mesh`] carries
+//! transactions, the [`master`] unit executes those of other nodes, and [`pci`] is what the guest's software sees of it all.
 
 pub mod address;
+pub mod bus;
+pub mod event;
+mod function;
+pub mod master;
 pub mod memory;
 pub mod mesh;
+pub mod pci;
+pub mod random;
 pub mod status;
+pub mod target;
 mod time;
+pub mod transaction;
 
+pub use bus::{Busy, Completion, LoadTag};
+pub use event::Event;
+pub use master::MemoryView;
 pub use time::Instant;
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use self::address::{BLOCK_SIZE, Geometry, NodeId, NodeSet};
+use self::function::{Function, event as events};
+use self::master::{CommandStatus, Master, Sharing};
+use self::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId};
+use self::mesh::packet::{Incarnation, Packet};
+use self::mesh::{Mesh, Ticket, Timing, Wanted};
+use self::pci::{ConfigAction, NodeEntry, Register, RegisterWrite, registers};
+use self::random::Random;
+use self::target::Target;
+use self::transaction::RequestKind;
+
+/// The region of the function that an access goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Region {
+    /// Configuration space.
+    Config,
+    /// BAR0.
+    Registers,
+    /// BAR2.
+    Access,
+    /// BAR4.
+    Assurance,
+}
+
+/// What an adaptor is configured with.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// This node.
+    pub node: NodeId,
+    /// How the access space is cut.
+    pub geometry: Geometry,
+    /// The nodes that it talks to.
+    pub peers: NodeSet,
+    /// The times that bound every access.
+    pub timing: Timing,
+    /// How long a write buffer may wait for more stores to join.
+    pub gather: Duration,
+    /// Where incarnations and nonces come from; must differ from start to start.
+    pub seed: u64,
+}
+
+/// The network adaptor of one bus.
+#[derive(Debug)]
+pub struct Adaptor {
+    settings: Settings,
+    random: Random,
+    incarnation: Incarnation,
+    function: Function,
+    target: Target,
+    mesh: Mesh,
+    master: Master,
+    /// What guest and operator know of the guest's memory.
+    sharing: Sharing,
+    completions: VecDeque<Completion>,
+    events: VecDeque<Event>,
+}
+
+impl Adaptor {
+    /// An adaptor in its state after power-on, without links.
+    pub fn new(settings: Settings) -> Self {
+        let mut random = Random::new(settings.seed);
+        let incarnation = Incarnation(random.next_nonzero());
+        let Settings { node, geometry, peers, timing, gather, .. } = settings;
+        Self {
+            settings,
+            incarnation,
+            function: Function::default(),
+            target: Target::new(geometry, gather, timing.deadline),
+            mesh: Mesh::new(node, incarnation, peers, timing, &mut random),
+            master: Master::new(geometry.window_size()),
+            sharing: Sharing::Unknown,
+            completions: VecDeque::new(),
+            events: VecDeque::new(),
+            random,
+        }
+    }
+
+    /// This life of the node.
+    pub const fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// The bus loads `len` bytes. The answer comes from [`Self::poll_completion`], at latest after the deadline.
+    pub fn handle_load(&mut self, now: Instant, tag: LoadTag, region: Region, offset: u64, len: usize) {
+        match region {
+            Region::Access => self.target.load(now, tag, offset, len),
+            Region::Assurance => self.target.check(now, tag, offset, len),
+            Region::Config | Region::Registers => {
+                let mut data = vec![0; len];
+                if region == Region::Config {
+                    self.function.config.read(offset, &mut data);
+                } else {
+                    let register = |register| self.register(register);
+                    let node = |node| self.node_entry(node);
+                    registers::read(offset, &mut data, register, node, &self.function.msix);
+                }
+                self.completions.push_back(Completion { tag, data: data.into() });
+            }
+        }
+        self.run(now);
+    }
+
+    /// The bus stores `data`.
+    ///
+    /// # Errors
+    /// [`Busy`] where no write buffer is free: nothing was done, the same store has to be handed in again.
+    pub fn handle_store(
+        &mut self,
+        now: Instant,
+        region: Region,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), Busy> {
+        match region {
+            Region::Access => self.target.store(now, offset, data)?,
+            Region::Assurance => {}
+            Region::Config => {
+                if self.function.config.write(offset, data) == Some(ConfigAction::FunctionLevelReset) {
+                    self.handle_reset(now);
+                }
+                let masked = self.function.config.msix_function_masked();
+                self.function.msix.set_function_mask(masked);
+            }
+            Region::Registers => {
+                let written = self.function.written;
+                let list = registers::write(offset, data, |r| written.get(r), &mut self.function.msix);
+                for write in list {
+                    self.write_register(now, write);
+                }
+            }
+        }
+        self.run(now);
+        Ok(())
+    }
+
+    /// The bus has nothing more at hand.
+    pub fn handle_idle(&mut self, now: Instant) {
+        self.target.idle(now);
+        self.run(now);
+    }
+
+    /// The function is reset, by the machine or because its guest came or went. Windows are gone when this returns, and the
+    /// node is another incarnation.
+    pub fn handle_reset(&mut self, now: Instant) {
+        self.function.reset();
+        self.begin_new_life(now);
+    }
+
+    /// Everything but configuration space and registers starts afresh.
+    fn begin_new_life(&mut self, now: Instant) {
+        self.target.reset();
+        let flushed: Vec<(NodeId, Ticket)> =
+            self.master.flush().into_iter().map(|(node, ticket)| (node, Ticket::from_bits(ticket))).collect();
+        self.sharing = self.master.sharing();
+        self.incarnation = Incarnation(self.random.next_nonzero());
+        self.mesh.reincarnate(now, self.incarnation, &flushed);
+        self.events.push_back(Event::Reset(self.incarnation));
+        self.run(now);
+    }
+
+    /// A vector of MSI-X can be signalled from now on, or not any more.
+    pub fn handle_vector(&mut self, vector: u16, connected: bool) {
+        self.function.msix.connect(vector, connected);
+    }
+
+    /// What the host knows of the guest's memory: [`MemoryView::Private`] where QEMU does not share it.
+    pub fn handle_memory_view(&mut self, view: MemoryView) {
+        self.master.set_memory_view(view);
+        self.note_sharing();
+    }
+
+    /// A memory operation was executed, or not.
+    pub fn handle_memory_done(&mut self, now: Instant, id: OperationId, result: MemoryResult) {
+        self.master.handle_done(id, result);
+        self.run(now);
+    }
+
+    /// Tells guest and operator when it becomes known whether the guest's memory is shared.
+    fn note_sharing(&mut self) {
+        let sharing = self.master.sharing();
+        if core::mem::replace(&mut self.sharing, sharing) != sharing {
+            self.function.raise(events::MEMORY);
+            if sharing == Sharing::NotShared {
+                self.events.push_back(Event::MemoryNotShared);
+            }
+        }
+    }
+
+    /// A link to the node is open.
+    pub fn handle_link_up(&mut self, now: Instant, node: NodeId) {
+        self.mesh.handle_link_up(now, node);
+    }
+
+    /// The link to the node is gone.
+    pub fn handle_link_down(&mut self, now: Instant, node: NodeId) {
+        self.mesh.handle_link_down(now, node);
+        self.run(now);
+    }
+
+    /// A packet came over the link to `from`.
+    pub fn handle_packet(&mut self, now: Instant, from: NodeId, packet: Packet) {
+        self.mesh.handle_packet(now, from, packet);
+        self.run(now);
+    }
+
+    /// A packet with a bad CRC came over the link to `from`.
+    pub fn handle_corrupt(&mut self, from: NodeId) {
+        self.mesh.handle_corrupt(from);
+    }
+
+    /// The answer to a load.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    /// A memory operation, to be executed at once.
+    pub fn poll_memory(&mut self, now: Instant) -> Option<MemoryOperation> {
+        loop {
+            let mesh = &self.mesh;
+            let may_execute = |source, kind: &RequestKind| mesh.may_execute(now, source, kind.direction());
+            let operation = self.master.poll_operation(may_execute);
+            self.collect_answers();
+            let operation = operation?;
+            if self.function.config.bus_master_enabled() {
+                return Some(operation);
+            }
+            // A function that may not be bus master reaches no memory.
+            self.handle_memory_done(now, operation.id(), Err(MemoryFault::Unmapped));
+        }
+    }
+
+    /// The next packet for the link to `to`.
+    pub fn poll_packet(&mut self, now: Instant, to: NodeId) -> Option<Packet> {
+        self.mesh.poll_packet(now, to)
+    }
+
+    /// A vector to signal.
+    pub fn poll_interrupt(&mut self) -> Option<u16> {
+        self.function.msix.poll()
+    }
+
+    /// What the operator or the shell has to know.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When to call [`Self::handle_timeout`].
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        [self.target.poll_timeout(), self.mesh.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Time has passed. Hand in what has arrived before, so that an answer that is already here does not count as late.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.mesh.handle_timeout(now);
+        self.target.handle_timeout(now);
+        self.run(now);
+    }
+
+    /// Passes on what the units have for each other.
+    fn run(&mut self, now: Instant) {
+        while let Some(request) = self.target.poll_request(now) {
+            self.mesh.submit(request);
+        }
+        while let Some(finished) = self.mesh.poll_finished() {
+            self.target.complete(now, finished.id, finished.code, finished.data);
+            while let Some(request) = self.target.poll_request(now) {
+                self.mesh.submit(request);
+            }
+        }
+        while let Some(inbound) = self.mesh.poll_inbound() {
+            match inbound {
+                Wanted::Discard(source) => self.master.discard(source),
+                // The flow's window is the buffer's bound, so that it is never full.
+                Wanted::Request(request) => {
+                    let _ = self.master.push(request);
+                }
+            }
+        }
+        self.collect_answers();
+        while self.master.poll_finished().is_some() {
+            self.function.raise(events::COMMAND);
+        }
+        self.note_sharing();
+        while let Some(completion) = self.target.poll_completion() {
+            self.completions.push_back(completion);
+        }
+        while let Some(event) = self.mesh.poll_event() {
+            if matches!(event, Event::LinkUp(..) | Event::LinkDown(_) | Event::PeerRestarted(..)) {
+                self.function.raise(events::LINK);
+            }
+            self.events.push_back(event);
+        }
+        if self.target.poll_error_event() {
+            self.function.raise(events::ERROR);
+        }
+    }
+
+    fn collect_answers(&mut self) {
+        while let Some(answer) = self.master.poll_answer() {
+            let ticket = Ticket::from_bits(answer.ticket);
+            self.mesh.answer(answer.source, ticket, answer.code, answer.data);
+        }
+    }
+
+    fn node_entry(&self, node: NodeId) -> NodeEntry {
+        let mut entry = NodeEntry::default();
+        if node == self.settings.node {
+            entry.state = 1 << 3;
+            entry.incarnation = self.incarnation.0;
+        } else if let Some(peer) = self.mesh.peer(node) {
+            entry.state = 1 | u32::from(peer.up) << 1;
+            entry.changes = peer.changes;
+            entry.incarnation = peer.incarnation;
+        }
+        entry.state |= u32::from(self.target.overflowed(node)) << 2;
+        entry
+    }
+
+    fn register(&self, register: Register) -> u64 {
+        let Settings { node, geometry, timing, .. } = self.settings;
+        let counters = self.target.counters();
+        let buffer = u16::try_from(self.function.written.log_select).unwrap_or(u16::MAX);
+        match register {
+            Register::Magic => u32::from_le_bytes(*b"ARDM").into(),
+            Register::Version => 1 << 16,
+            Register::Status => match self.master.sharing() {
+                Sharing::Unknown => 0b001,
+                Sharing::Shared => 0b011,
+                Sharing::NotShared => 0b101,
+            },
+            Register::NodeId => node.0.into(),
+            Register::NodeCount => geometry.nodes().into(),
+            Register::AddressSplit => u64::from(geometry.window_bits() | BLOCK_SIZE.trailing_zeros() << 16),
+            Register::Incarnation => self.incarnation.0,
+            Register::WindowSize => geometry.window_size(),
+            Register::Deadline => micros(timing.deadline),
+            Register::Lease => micros(timing.lease),
+            Register::Event => self.function.events().into(),
+            Register::CommandStatus => self.master.command_status() as u64,
+            Register::CommandResult => self.master.command_result(),
+            Register::ErrorCount => u64::try_from(self.target.logged_blocks()).unwrap_or(u64::MAX),
+            Register::TwbLog => self.target.write_log(buffer).bits().into(),
+            Register::TfbLog => self.target.fetch_log(buffer).bits().into(),
+            Register::Stores => counters.stores,
+            Register::Loads => counters.loads,
+            Register::Checks => counters.checks,
+            Register::Errors => counters.errors,
+            Register::ServedWrites => self.master.served_writes(),
+            Register::ServedReads => self.master.served_reads(),
+            Register::Refused => self.master.refused(),
+            Register::Control | Register::OverflowAck => 0,
+            Register::EventEnable
+            | Register::CommandAddress
+            | Register::CommandCookie
+            | Register::Command
+            | Register::LogSelect => self.function.written.get(register),
+        }
+    }
+
+    fn write_register(&mut self, now: Instant, write: RegisterWrite) {
+        let low = u32::try_from(write.value & u64::from(u32::MAX)).unwrap_or(0);
+        let written = &mut self.function.written;
+        match write.register {
+            Register::Event => self.function.clear_events(low),
+            Register::EventEnable => self.function.enable_events(low),
+            Register::CommandAddress => written.command_address = write.value,
+            Register::CommandCookie => written.command_cookie = low,
+            Register::LogSelect => written.log_select = low,
+            Register::OverflowAck => {
+                if let Ok(node) = u8::try_from(low) {
+                    self.target.acknowledge_overflow(NodeId(node));
+                }
+            }
+            Register::Control if low & 1 != 0 => {
+                self.function.reset_registers();
+                self.begin_new_life(now);
+            }
+            // Ignored while another command is under way.
+            Register::Command if self.master.command_status() != CommandStatus::Busy => {
+                written.command = low;
+                let (address, cookie) = (written.command_address, written.command_cookie);
+                self.master.start_command(low, address, cookie);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A duration as the registers have it.
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

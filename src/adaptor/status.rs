@@ -1,7 +1,7 @@
 //! What a check answers: the status word and its codes.
 //!
-//! The document's status word has the read transactions' code in bits [15:8], the
-//! write transactions' in [7:0], and [31:16] reserved. The two top bits of a code are
+//! The document's status word has the read transactions' code in bits `[15:8]`, the
+//! write transactions' in `[7:0]`, and `[31:16]` reserved. The two top bits of a code are
 //! its [`Class`], so that software can decide by a mask.
 
 /// Which way the data of a transaction goes, seen from the bus that started it.
@@ -13,7 +13,7 @@ pub enum Direction {
     Read,
 }
 
-/// What a code lets software conclude; bits [7:6] of the code.
+/// What a code lets software conclude; bits `[7:6]` of the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Executed at the destination.
@@ -111,9 +111,9 @@ impl Code {
 /// The 32-bit answer to a check: a code for each direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatusWord {
-    /// The first error among the read transactions; bits [15:8].
+    /// The first error among the read transactions; bits `[15:8]`.
     pub read: Code,
-    /// The first error among the write transactions; bits [7:0].
+    /// The first error among the write transactions; bits `[7:0]`.
     pub write: Code,
 }
 

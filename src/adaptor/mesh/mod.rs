@@ -1,9 +1,200 @@
-//! The mesh interface: packets, and the flows that make them arrive in order and exactly once.
+//! The mesh interface: carries transactions to other nodes, and theirs to this one, in order and exactly once.
+//!
+//! It keeps a [`session`](self) for each configured peer. Packets arrive over links, which may be cut, and come back; the
+//! flows survive that.
 
 pub mod framing;
+mod initiator;
+pub mod limits;
 pub mod packet;
+mod responder;
 pub mod sequence;
+mod session;
 
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects)]
 mod packet_tests;
+
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+use self::packet::{Incarnation, Packet};
+pub use self::responder::Ticket;
+use self::session::{Outputs, Session};
+use super::Instant;
+use super::address::{NodeId, NodeSet};
+use super::event::Event;
+use super::master::Inbound;
+use super::random::Random;
+use super::status::{Code, Direction};
+use super::transaction::{Finished, Request};
+
+/// The times that bound everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// The longest time from the start of a transaction to its report.
+    pub deadline: Duration,
+    /// The part at its end in which nothing is tried any more, because leases run out.
+    pub lease: Duration,
+    /// A link on which nothing comes for this time is cut.
+    pub keepalive: Duration,
+}
+
+impl Timing {
+    /// The part of the deadline in which a transaction is tried.
+    pub fn time_to_try(&self) -> Duration {
+        self.deadline.saturating_sub(self.lease)
+    }
+}
+
+/// What another node wants of this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// A request that is next in order; its ticket is to be handed back with the answer.
+    Request(Inbound),
+    /// The node's requests that were not executed yet are not to be executed any more.
+    Discard(NodeId),
+}
+
+/// What is known of a peer, for the node table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerState {
+    /// Whether it can be reached.
+    pub up: bool,
+    /// How often that changed.
+    pub changes: u32,
+    /// Its incarnation, 0 where none was seen.
+    pub incarnation: u64,
+}
+
+/// The sessions of a node.
+#[derive(Debug)]
+pub struct Mesh {
+    sessions: BTreeMap<NodeId, Session>,
+    /// Transactions to nodes that are not configured.
+    unroutable: VecDeque<Finished>,
+    outputs: Outputs,
+}
+
+impl Mesh {
+    /// A mesh interface of `node` in its life `incarnation`, with the `peers` that it is configured to talk to.
+    pub fn new(
+        node: NodeId,
+        incarnation: Incarnation,
+        peers: NodeSet,
+        timing: Timing,
+        random: &mut Random,
+    ) -> Self {
+        let sessions = (0..=u8::MAX)
+            .map(NodeId)
+            .filter(|&peer| peer != node && peers.contains(peer))
+            .map(|peer| (peer, Session::new(node, peer, incarnation, timing, Random::new(random.next()))))
+            .collect();
+        Self { sessions, unroutable: VecDeque::new(), outputs: Outputs::default() }
+    }
+
+    /// Sends a transaction on its way; how it ends comes from [`Self::poll_finished`].
+    pub fn submit(&mut self, request: Request) {
+        match self.sessions.get_mut(&request.place.node) {
+            Some(session) => session.submit(request),
+            None => {
+                let unroutable = Finished { id: request.id, code: Code::NoRoute, data: Bytes::new() };
+                self.unroutable.push_back(unroutable);
+            }
+        }
+    }
+
+    /// How a transaction ended.
+    pub fn poll_finished(&mut self) -> Option<Finished> {
+        self.unroutable.pop_front().or_else(|| self.sessions.values_mut().find_map(Session::poll_finished))
+    }
+
+    /// A link to the node is open.
+    pub fn handle_link_up(&mut self, now: Instant, node: NodeId) {
+        if let Some(session) = self.sessions.get_mut(&node) {
+            session.handle_link_up(now);
+        }
+    }
+
+    /// The link to the node is gone.
+    pub fn handle_link_down(&mut self, now: Instant, node: NodeId) {
+        if let Some(session) = self.sessions.get_mut(&node) {
+            session.handle_link_down(now);
+        }
+    }
+
+    /// A packet came over the link to `from`.
+    pub fn handle_packet(&mut self, now: Instant, from: NodeId, packet: Packet) {
+        if let Some(session) = self.sessions.get_mut(&from) {
+            session.handle_packet(now, packet, &mut self.outputs);
+        }
+    }
+
+    /// A packet with a bad CRC came over the link to `from`.
+    pub fn handle_corrupt(&mut self, from: NodeId) {
+        if let Some(session) = self.sessions.get_mut(&from) {
+            session.handle_corrupt();
+        }
+    }
+
+    /// This node was reset and lives on as `incarnation`; the requests with these tickets were still waiting.
+    pub fn reincarnate(&mut self, now: Instant, incarnation: Incarnation, flushed: &[(NodeId, Ticket)]) {
+        self.unroutable.clear();
+        self.outputs.inbound.clear();
+        for (&peer, session) in &mut self.sessions {
+            let tickets: Vec<Ticket> =
+                flushed.iter().filter(|(source, _)| *source == peer).map(|&(_, ticket)| ticket).collect();
+            session.reincarnate(now, incarnation, &tickets);
+        }
+    }
+
+    /// What other nodes want, in the order of its arrival.
+    pub fn poll_inbound(&mut self) -> Option<Wanted> {
+        self.outputs.inbound.pop_front()
+    }
+
+    /// Whether a request of `source` may be executed at this moment.
+    pub fn may_execute(&self, now: Instant, source: NodeId, direction: Direction) -> bool {
+        self.sessions.get(&source).is_some_and(|session| session.may_execute(now, direction))
+    }
+
+    /// A request of `source` was executed or refused.
+    pub fn answer(&mut self, source: NodeId, ticket: Ticket, code: Code, data: Bytes) {
+        if let Some(session) = self.sessions.get_mut(&source) {
+            session.answer(ticket, code, data);
+        }
+    }
+
+    /// The next packet for the link to `to`.
+    pub fn poll_packet(&mut self, now: Instant, to: NodeId) -> Option<Packet> {
+        self.sessions.get_mut(&to)?.poll_packet(now)
+    }
+
+    /// What the operator or the shell has to know.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.outputs.events.pop_front()
+    }
+
+    /// What is known of a node; `None` where it is not a configured peer.
+    pub fn peer(&self, node: NodeId) -> Option<PeerState> {
+        self.sessions.get(&node).map(|session| PeerState {
+            up: session.is_up(),
+            changes: session.reach_changes(),
+            incarnation: session.peer_incarnation().map_or(0, |incarnation| incarnation.0),
+        })
+    }
+
+    /// When to call [`Self::handle_timeout`].
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.sessions.values().filter_map(Session::poll_timeout).min()
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        for session in self.sessions.values_mut() {
+            session.handle_timeout(now, &mut self.outputs);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+# What the demo checks, in order. Each function is one check, says in `reason` why it failed, and uses the guests only
+# over their command ports.
+# shellcheck shell=bash
+
+PAYLOAD=/boot/vmlinuz
+# A load takes a hundred times as long as a posted store, so one block of so many is read back.
+READ_BACK_EVERY=16
+# Where the last export lies, and those for the guests' own tests, as NODE:OFFSET.
+place=none
+declare -A scratch read_only denied
+
+all_checks() {
+    local node
+    for ((node = 1; node <= $1; node++)); do
+        check "node $node: lspci -vv shows the adaptor as documented" lspci_is_golden "$node"
+    done
+    for ((node = 2; node <= $1; node++)); do check "node 1: the link to node $node is up" in_guest 1 20 "ardma wait $node"; done
+    for ((node = 2; node <= $1; node++)); do copy_job "$node"; done
+    for ((node = 1; node <= $1; node++)); do check "node $node: exports memory for tests" suite_exports "$node"; done
+    for ((node = 1; node <= $1; node++)); do suite "$node" $((node == 1 ? 2 : 1)); done
+    refusals
+    peer_dies
+    peer_returns
+    for ((node = 1; node <= $1; node++)); do
+        check "node $node: the kernel has nothing to complain about" in_guest "$node" 10 kernel_is_well
+    done
+}
+
+# in_guest NODE SECONDS COMMAND: runs it; failing is a failed check and its output the reason.
+in_guest() {
+    local status=0
+    guest_run "$@" || status=$?
+    case $status in
+        0) return 0 ;;
+        124) reason="no answer from guest $1 in $2 s to: $3" ;;
+        125) reason="guest $1 is gone; see $LOGS/guest$1.console.log and $LOGS/guest$1.qemu.log" ;;
+        *) reason="status $status from guest $1 for: $3"$'\n'"$guest_output" ;;
+    esac
+    return 1
+}
+
+guest_up() {
+    guest_ready "$1" 60 && return
+    reason="no word from the guest; see $LOGS/guest$1.console.log"$'\n'$(tail -n 3 "$LOGS/guest$1.qemu.log")
+    return 1
+}
+
+# The device file shows that probing came to a good end.
+driver_loads() { in_guest "$1" 20 'modprobe assured_rdma && ls /dev/ardma0 && kernel_is_well'; }
+
+# What depends on the machine is masked: where the function and its memory lie, and interrupt numbers.
+lspci_masked() {
+    sed -E -e 's/^[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]/SLOT/' -e 's/(Memory at) [0-9a-f]+/\1 ADDRESS/' \
+        -e 's/IRQ [0-9]+/IRQ N/' -e '/^$/d'
+}
+
+lspci_is_golden() {
+    local golden
+    golden=$REPO/qemu-configs/guest/lspci-$(node_place "$1").golden
+    in_guest "$1" 20 "lspci -vv -n -d $PCI_ID" || return
+    lspci_masked <<<"$guest_output" >"$LOGS/lspci.node$1"
+    reason=$(diff -u "$golden" "$LOGS/lspci.node$1") && return
+    reason+=$'\n'"if the new text is right: cp $LOGS/lspci.node$1 $golden"
+    return 1
+}
+
+# exports NODE NAME ARGUMENT...: holds an export in a guest under a name; the place is in `place`, as NODE:OFFSET.
+exports() {
+    local node=$1 name=$2 word
+    shift 2
+    place=none
+    in_guest "$node" 10 "hold $name ardma export $* && hear $name 5" || return
+    read -r word place _ <<<"$guest_output"
+    [[ $word == exported && $place == "$node":* ]] && return
+    reason="expected 'exported $node:OFFSET BYTES', not: $guest_output"
+    return 1
+}
+
+# asks NODE NAME SECONDS QUESTION: one line for a held program, and its answer in guest_output.
+asks() { in_guest "$1" "$3" "tell $2 '$4' && hear $2 $3"; }
+
+# The job itself: node 1 copies its kernel into memory which the node exported.
+copy_job() {
+    local node=$1 bytes
+    bytes=$(stat -c %s "$KERNEL")
+    check "node $node: exports $bytes bytes of its memory" exports "$node" memory "$bytes"
+    check "node 1: copies its kernel there, every block checked" in_guest 1 120 "ardma copy $PAYLOAD $place"
+    check "node $node: its own CPU finds the kernel's SHA-256 in that memory" sha256_matches "$node"
+    check "node 1: reads every ${READ_BACK_EVERY}th block back through the access space, the same" in_guest 1 120 \
+        "ardma copy $place --compare $PAYLOAD --every $READ_BACK_EVERY"
+}
+
+sha256_matches() {
+    local want
+    want=$(sha256sum <"$KERNEL")
+    asks "$1" memory 60 sha256 || return
+    [[ $guest_output == *"${want%% *}"* ]] && return
+    reason="expected ${want%% *}, not: $guest_output"
+    return 1
+}
+
+# What the peers' tests reach for: memory with every right, for reading only, and for a node that does not exist.
+suite_exports() {
+    exports "$1" scratch 64K && scratch[$1]=$place || return
+    exports "$1" readonly 8K --read-only && read_only[$1]=$place || return
+    exports "$1" denied 8K --nodes 15 && denied[$1]=$place
+}
+
+# suite NODE PEER: the guest's own tests against a peer; each of them counts.
+suite() {
+    local status=0
+    guest_run "$1" 120 "ardma test --peer $2 --offset ${scratch[$2]#*:} --read-only ${read_only[$2]#*:} --denied ${denied[$2]#*:}" ||
+        status=$?
+    progress_end
+    tally_tap "node $1: ardma test" "$guest_output"
+    # Failed tests give status 1, and have been counted.
+    ((status <= 1)) || result 'not ok' "node $1: ardma test ended with status $status"
+}
+
+# refuses NODE TEXT COMMAND: the command must fail and say this.
+refuses() {
+    local status=0
+    guest_run "$1" 20 "$3" || status=$?
+    ((status == 1)) && [[ $guest_output == *"$2"* ]] && return
+    reason="expected '$2' and status 1, got status $status: $guest_output"
+    return 1
+}
+
+refusals() {
+    check "node 1: an offset that is not exported: no such window" refuses 1 'no such window' "ardma write 2:0xff00000 1"
+    check "node 1: a write to memory for reading only: access denied" refuses 1 'access denied' "ardma write ${read_only[2]} 1"
+    check "node 1: a read of memory for others: access denied" refuses 1 'access denied' "ardma read ${denied[2]} 8"
+    check "node 1: a node that is not configured: no route" refuses 1 'no route' "ardma write 15:0 1"
+}
+
+peer_dies() {
+    check "node 2: exports memory" exports 2 victim 16M
+    check "node 1: is copying into it" copy_begins
+    check "node 1: node 2's adaptor is killed: the outcome of what was under way is unknown" copy_meets_death
+    check "node 1: sees the link go down" in_guest 1 20 "ardma wait 2 --down"
+    check "node 1: a write now: link down" refuses 1 'link down' "ardma write $place 1"
+}
+
+copy_begins() {
+    in_guest 1 10 "hold copy ardma copy $PAYLOAD $place" && wait_until 10 victim_is_hit && return
+    reason+="nothing arrives in node 2's memory"
+    return 1
+}
+
+victim_is_hit() { asks 2 victim 5 'peek 0 8' && [[ $guest_output == 'peek '*[1-9a-f]* ]]; }
+
+# The adaptor is stopped first, until it has packets that it has not taken: then something is under way for certain.
+copy_meets_death() {
+    kill -STOP "${adaptor_pid[2]}"
+    wait_until 5 packets_wait 2 || reason="no packets are under way to node 2; "
+    adaptor_kill 2 KILL || true
+    local status=0
+    guest_run 1 20 "ended copy 15" || status=$?
+    [[ -z $reason ]] && ((status == 1)) && [[ $guest_output == *'outcome unknown'* ]] && return
+    reason+="expected 'outcome unknown' and status 1, got status $status: $guest_output"
+    return 1
+}
+
+# A guest whose adaptor died has lost its device until it is started again.
+peer_returns() {
+    guest_stop 2
+    adaptor_start 2
+    node_boot 2
+    check "node 2: adaptor and guest are started again" guest_up 2
+    check "node 2: the driver takes the adaptor" driver_loads 2
+    check "node 1: sees the link to node 2 come up" in_guest 1 20 "ardma wait 2"
+    check "node 2: exports memory" exports 2 memory 256K
+    check "node 1: copies into it, every block checked" in_guest 1 60 \
+        "head -c 262144 $PAYLOAD >/tmp/part && ardma copy /tmp/part $place && ardma copy $place --compare /tmp/part"
+}

@@ -1,0 +1,192 @@
+//! The master access buffer: requests of other nodes that wait to be executed.
+//!
+//! Invariant: requests of one source leave in the order in which they came, one at a time; no source
+//! holds more than its share of the buffer, and none can keep another from being served.
+
+use crate::adaptor::address::NodeId;
+use crate::adaptor::transaction::RequestKind;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound::{Excluded, Unbounded};
+
+/// The most requests of one source that wait at a time.
+pub const MAX_REQUESTS: usize = 256;
+/// The most bytes to write that wait for one source at a time.
+pub const MAX_BYTES: usize = 1 << 20;
+
+/// A request of another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inbound {
+    /// The node whose bus started it.
+    pub source: NodeId,
+    /// Names the request to the mesh; means nothing here.
+    pub ticket: u64,
+    /// Where in this node's window, in bytes.
+    pub offset: u64,
+    /// What it asks for.
+    pub kind: RequestKind,
+}
+
+/// The source's share of the buffer is used up: more than [`MAX_REQUESTS`] or [`MAX_BYTES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// How many bytes a request holds in the buffer.
+fn held(kind: &RequestKind) -> usize {
+    match kind {
+        RequestKind::Write(data) => data.len(),
+        RequestKind::Read { .. } => 0,
+    }
+}
+
+/// The requests of one source.
+#[derive(Debug, Default)]
+struct Queue {
+    requests: VecDeque<Inbound>,
+    bytes: usize,
+}
+
+/// The master access buffer.
+#[derive(Debug, Default)]
+pub(super) struct AccessBuffer {
+    /// Only queues that are not empty.
+    queues: BTreeMap<NodeId, Queue>,
+    /// The source that was served last.
+    last: Option<NodeId>,
+}
+
+impl AccessBuffer {
+    /// Puts a request behind the others of its source.
+    pub(super) fn push(&mut self, request: Inbound) -> Result<(), Full> {
+        let source = request.source;
+        let queue = self.queues.entry(source).or_default();
+        let bytes = queue.bytes.saturating_add(held(&request.kind));
+        if queue.requests.len() < MAX_REQUESTS && bytes <= MAX_BYTES {
+            queue.bytes = bytes;
+            queue.requests.push_back(request);
+            return Ok(());
+        }
+        if queue.requests.is_empty() {
+            self.queues.remove(&source);
+        }
+        Err(Full)
+    }
+
+    /// Takes out the oldest request of the next source, in turn, whose oldest request `may_leave`.
+    pub(super) fn take(&mut self, may_leave: impl Fn(&Inbound) -> bool) -> Option<Inbound> {
+        let after = self.last.map_or(Unbounded, Excluded);
+        let up_to = self.last.map(|last| self.queues.range(..=last)).into_iter().flatten();
+        let ready = |(_, queue): &(&NodeId, &Queue)| queue.requests.front().is_some_and(&may_leave);
+        let (&source, _) = self.queues.range((after, Unbounded)).chain(up_to).find(ready)?;
+        let queue = self.queues.get_mut(&source)?;
+        let request = queue.requests.pop_front()?;
+        queue.bytes = queue.bytes.saturating_sub(held(&request.kind));
+        if queue.requests.is_empty() {
+            self.queues.remove(&source);
+        }
+        self.last = Some(source);
+        Some(request)
+    }
+
+    /// Drops every request of a source.
+    pub(super) fn discard(&mut self, source: NodeId) {
+        self.queues.remove(&source);
+    }
+
+    /// Takes out every request, those of one source in their order.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Inbound> + use<> {
+        core::mem::take(&mut self.queues).into_values().flat_map(|queue| queue.requests)
+    }
+
+    /// How many requests wait.
+    pub(super) fn len(&self) -> usize {
+        self.queues.values().map(|queue| queue.requests.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn request(source: u8, ticket: u64, len: usize) -> Inbound {
+        let kind = RequestKind::Write(Bytes::from(vec![0; len]));
+        Inbound { source: NodeId(source), ticket, offset: 0, kind }
+    }
+
+    fn taken(buffer: &mut AccessBuffer, may_leave: impl Fn(&Inbound) -> bool) -> Vec<(u8, u64)> {
+        core::iter::from_fn(|| buffer.take(&may_leave)).map(|r| (r.source.0, r.ticket)).collect()
+    }
+
+    #[test]
+    fn sources_are_served_in_turn_and_each_in_order() {
+        let mut buffer = AccessBuffer::default();
+        for (source, ticket) in [(9, 0), (9, 1), (9, 2), (1, 0), (1, 1), (4, 0)] {
+            buffer.push(request(source, ticket, 8)).unwrap();
+        }
+        assert_eq!(buffer.len(), 6);
+        assert_eq!(taken(&mut buffer, |_| true), [(1, 0), (4, 0), (9, 0), (1, 1), (9, 1), (9, 2)]);
+        assert!(buffer.queues.is_empty());
+    }
+
+    #[test]
+    fn a_request_that_may_not_leave_holds_up_its_source_only() {
+        let mut buffer = AccessBuffer::default();
+        for (source, ticket) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
+            buffer.push(request(source, ticket, 8)).unwrap();
+        }
+        assert_eq!(
+            taken(&mut buffer, |request| (request.source.0, request.ticket) != (1, 0)),
+            [(2, 0), (2, 1)]
+        );
+        assert_eq!(taken(&mut buffer, |_| true), [(1, 0), (1, 1)]);
+    }
+
+    #[test]
+    fn a_source_holds_256_requests() {
+        let mut buffer = AccessBuffer::default();
+        for ticket in 0..256 {
+            buffer.push(request(1, ticket, 1)).unwrap();
+        }
+        assert_eq!(buffer.push(request(1, 256, 1)), Err(Full));
+        assert_eq!(buffer.push(request(2, 0, 1)), Ok(()));
+        buffer.take(|request| request.source == NodeId(1)).unwrap();
+        assert_eq!(buffer.push(request(1, 257, 1)), Ok(()));
+    }
+
+    #[test]
+    fn a_source_holds_1_mib() {
+        let mut buffer = AccessBuffer::default();
+        for ticket in 0..16 {
+            buffer.push(request(1, ticket, 64 << 10)).unwrap();
+        }
+        assert_eq!(buffer.push(request(1, 16, 1)), Err(Full));
+        let read = Inbound { kind: RequestKind::Read { len: 64 << 10 }, ..request(1, 16, 0) };
+        assert_eq!(buffer.push(read), Ok(()), "a read holds no bytes");
+        buffer.take(|_| true).unwrap();
+        assert_eq!(buffer.push(request(1, 17, 64 << 10)), Ok(()));
+        assert_eq!(buffer.push(request(2, 0, (1 << 20) + 1)), Err(Full));
+        assert!(!buffer.queues.contains_key(&NodeId(2)));
+    }
+
+    #[test]
+    fn discarding_a_source_leaves_the_others() {
+        let mut buffer = AccessBuffer::default();
+        for (source, ticket) in [(1, 0), (2, 0), (1, 1)] {
+            buffer.push(request(source, ticket, 1 << 19)).unwrap();
+        }
+        buffer.discard(NodeId(1));
+        assert_eq!(buffer.push(request(1, 2, 1 << 20)), Ok(()), "its bytes are free again");
+        assert_eq!(taken(&mut buffer, |_| true), [(1, 2), (2, 0)]);
+    }
+
+    #[test]
+    fn draining_gives_everything_in_the_order_of_each_source() {
+        let mut buffer = AccessBuffer::default();
+        for (source, ticket) in [(2, 0), (1, 0), (2, 1)] {
+            buffer.push(request(source, ticket, 1)).unwrap();
+        }
+        let drained: Vec<_> = buffer.drain().map(|r| (r.source.0, r.ticket)).collect();
+        assert_eq!(drained, [(1, 0), (2, 0), (2, 1)]);
+        assert_eq!(buffer.len(), 0);
+    }
+}

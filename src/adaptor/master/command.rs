@@ -1,0 +1,287 @@
+//! The command mailbox: takes a descriptor out of guest memory, step by step, and acts on it.
+//!
+//! Invariant: at most one memory operation is under way, and a command takes a bounded number of
+//! them: one for the descriptor, two for each list page, and a page is read only while runs are
+//! missing, so that a list that bites its tail ends too. Nothing changes before all is validated.
+
+use super::descriptor::{DESCRIPTOR_SIZE, Descriptor, LIST_PAGE_SIZE, Listing};
+use super::window::{ExportError, WindowTable};
+use crate::adaptor::memory::{MemoryFault, MemoryResult, OperationId, Segment};
+use bytes::Bytes;
+
+/// Where in its descriptor PROBE writes its answer.
+const PROBE_ANSWER: u64 = 0x78;
+
+/// What COMMAND_STATUS reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum CommandStatus {
+    /// Done.
+    Ok = 0,
+    /// Not done yet.
+    Busy = 1,
+    /// No such command.
+    BadOpcode = 2,
+    /// Misaligned, or its opcode or a field that has to be 0 is wrong.
+    BadDescriptor = 3,
+    /// What stands in memory is not what the driver wrote: the guest's memory is not shared.
+    NotShared = 4,
+    /// Descriptor, list or a run is not in memory that the adaptor can reach.
+    MemoryFault = 5,
+    /// Offset, length, rights or the run list are not as specified.
+    BadArgument = 6,
+    /// The window overlaps another, or no gap is large enough.
+    NoSpace = 7,
+    /// More windows, or runs, than the adaptor holds.
+    TooMany = 8,
+    /// No window begins at this offset.
+    NotFound = 9,
+}
+
+impl From<ExportError> for CommandStatus {
+    fn from(error: ExportError) -> Self {
+        match error {
+            ExportError::BadArgument => Self::BadArgument,
+            ExportError::NoSpace => Self::NoSpace,
+            ExportError::TooMany => Self::TooMany,
+        }
+    }
+}
+
+/// What the bus side knows by itself about the guest's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryView {
+    /// It may be shared with the adaptor, or not.
+    #[default]
+    Unknown,
+    /// It is surely not shared.
+    Private,
+}
+
+/// Whether adaptor and guest see the same memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// Nothing has shown it yet.
+    #[default]
+    Unknown,
+    /// A PROBE has succeeded.
+    Shared,
+    /// They do not; no window is made.
+    NotShared,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// What COMMAND_STATUS reads from now on.
+    pub status: CommandStatus,
+    /// What COMMAND_RESULT reads from now on; 0 unless the command succeeded.
+    pub result: u64,
+}
+
+/// A memory operation that the mailbox needs, still without a name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Read(Vec<Segment>),
+    Write(Segment, Bytes),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Opcode {
+    Export,
+    Unexport,
+    Probe,
+}
+
+impl Opcode {
+    const fn from_bits(bits: u32) -> Option<Self> {
+        match bits {
+            1 => Some(Self::Export),
+            2 => Some(Self::Unexport),
+            3 => Some(Self::Probe),
+            _ => None,
+        }
+    }
+}
+
+/// What the registers said when the command was started.
+#[derive(Clone, Copy, Debug)]
+struct Order {
+    opcode: Opcode,
+    bits: u32,
+    address: u64,
+    cookie: u32,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Descriptor(Order),
+    List(Listing),
+    /// The last page's runs are being touched, to see whether they can be reached.
+    Touch(Listing),
+    Probe,
+    /// A window was removed; operations named before this one may still go to its memory.
+    Drain(OperationId),
+}
+
+/// The command mailbox.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    state: State,
+    step: Option<Step>,
+    last: Finished,
+    finished: Option<Finished>,
+    view: MemoryView,
+    proven: Sharing,
+}
+
+impl Mailbox {
+    pub(super) const fn new() -> Self {
+        Self {
+            state: State::Idle,
+            step: None,
+            last: Finished { status: CommandStatus::Ok, result: 0 },
+            finished: None,
+            view: MemoryView::Unknown,
+            proven: Sharing::Unknown,
+        }
+    }
+
+    /// Drops a command under way and what was learnt about memory; the bus side's view stays.
+    pub(super) fn reset(&mut self) {
+        *self = Self { view: self.view, ..Self::new() };
+    }
+
+    pub(super) fn set_view(&mut self, view: MemoryView) {
+        self.view = view;
+    }
+
+    pub(super) fn sharing(&self) -> Sharing {
+        match self.view {
+            MemoryView::Private => Sharing::NotShared,
+            MemoryView::Unknown => self.proven,
+        }
+    }
+
+    pub(super) fn last(&self) -> Finished {
+        self.last
+    }
+
+    pub(super) fn take_finished(&mut self) -> Option<Finished> {
+        self.finished.take()
+    }
+
+    pub(super) fn take_step(&mut self) -> Option<Step> {
+        self.step.take()
+    }
+
+    /// A write to COMMAND.
+    pub(super) fn start(&mut self, bits: u32, address: u64, cookie: u32) {
+        if !matches!(self.state, State::Idle) {
+            return;
+        }
+        let Some(opcode) = Opcode::from_bits(bits) else { return self.finish(CommandStatus::BadOpcode, 0) };
+        let refused = match opcode {
+            Opcode::Export => self.sharing() == Sharing::NotShared,
+            Opcode::Probe => self.view == MemoryView::Private,
+            Opcode::Unexport => false,
+        };
+        if refused {
+            return self.finish(CommandStatus::NotShared, 0);
+        }
+        if !address.is_multiple_of(DESCRIPTOR_SIZE as u64) {
+            return self.finish(CommandStatus::BadDescriptor, 0);
+        }
+        self.last = Finished { status: CommandStatus::Busy, result: 0 };
+        self.state = State::Descriptor(Order { opcode, bits, address, cookie });
+        self.step = Some(Step::Read(vec![Segment { address, len: DESCRIPTOR_SIZE }]));
+    }
+
+    /// The step taken last has ended. `next` is a name that no memory operation has yet.
+    pub(super) fn step_done(&mut self, result: MemoryResult, windows: &mut WindowTable, next: OperationId) {
+        let state = core::mem::replace(&mut self.state, State::Idle);
+        let is_unexport = matches!(state, State::Descriptor(Order { opcode: Opcode::Unexport, .. }));
+        let outcome = match result {
+            // The view may have become private while the command was under way.
+            Ok(_) if self.view == MemoryView::Private && !is_unexport => Err(CommandStatus::NotShared),
+            Err(MemoryFault::NotShared) => Err(CommandStatus::NotShared),
+            Err(MemoryFault::Unmapped | MemoryFault::ReadOnly) => Err(CommandStatus::MemoryFault),
+            Ok(bytes) => self.advance(state, &bytes, windows, next),
+        };
+        match outcome {
+            Ok(None) => {}
+            Ok(Some(result)) => self.finish(CommandStatus::Ok, result),
+            Err(status) => {
+                if status == CommandStatus::NotShared {
+                    self.proven = Sharing::NotShared;
+                }
+                self.finish(status, 0);
+            }
+        }
+    }
+
+    /// Memory operations named before `oldest` have ended; `None` where all have.
+    pub(super) fn settle(&mut self, oldest: Option<OperationId>) {
+        if let State::Drain(before) = self.state
+            && oldest.is_none_or(|oldest| oldest >= before)
+        {
+            self.state = State::Idle;
+            self.finish(CommandStatus::Ok, 0);
+        }
+    }
+
+    fn finish(&mut self, status: CommandStatus, result: u64) {
+        self.last = Finished { status, result };
+        self.finished = Some(self.last);
+    }
+
+    /// Goes on from `state`: to another (`None`), or to the command's result.
+    fn advance(
+        &mut self,
+        state: State,
+        bytes: &[u8],
+        windows: &mut WindowTable,
+        next: OperationId,
+    ) -> Result<Option<u64>, CommandStatus> {
+        match state {
+            State::Idle | State::Drain(_) => self.state = state,
+            State::Descriptor(order) => {
+                let descriptor = Descriptor::check(bytes, order.bits, order.cookie)?;
+                match order.opcode {
+                    Opcode::Export => {
+                        let listing = descriptor.listing(windows)?;
+                        self.read_page(listing);
+                    }
+                    Opcode::Unexport => {
+                        windows.remove(descriptor.u64_at(0x10)).ok_or(CommandStatus::NotFound)?;
+                        self.state = State::Drain(next);
+                    }
+                    Opcode::Probe => {
+                        let answer = u64::from(order.cookie) << 32 | u64::from(!order.cookie);
+                        let segment = Segment { address: order.address.wrapping_add(PROBE_ANSWER), len: 8 };
+                        self.step = Some(Step::Write(segment, Bytes::copy_from_slice(&answer.to_le_bytes())));
+                        self.state = State::Probe;
+                    }
+                }
+            }
+            State::List(mut listing) => {
+                let touched = listing.take_page(bytes)?;
+                self.step = Some(Step::Read(touched));
+                self.state = State::Touch(listing);
+            }
+            State::Touch(listing) if listing.missing > 0 => self.read_page(listing),
+            State::Touch(listing) => return Ok(Some(windows.insert(&listing.export)?)),
+            State::Probe => {
+                self.proven = Sharing::Shared;
+                return Ok(Some(0));
+            }
+        }
+        Ok(None)
+    }
+
+    fn read_page(&mut self, listing: Listing) {
+        self.step = Some(Step::Read(vec![Segment { address: listing.next, len: LIST_PAGE_SIZE }]));
+        self.state = State::List(listing);
+    }
+}

@@ -1,0 +1,117 @@
+//! What a command looks like in guest memory: the descriptor and the pages of its run list.
+//!
+//! Invariant: every byte comes from memory that the guest may be writing to at this moment, so it is
+//! looked at once, in our own copy, and nothing of it is believed before it was checked.
+
+use super::command::CommandStatus;
+use super::window::{Export, GRAIN, Rights, Run, WindowTable};
+use crate::adaptor::address::NodeSet;
+use crate::adaptor::memory::Segment;
+
+/// The size, and the alignment, of a command descriptor in bytes.
+pub const DESCRIPTOR_SIZE: usize = 128;
+/// The first 32 bits of a descriptor: "ARDC".
+pub const DESCRIPTOR_MAGIC: u32 = 0x4344_5241;
+/// The size of a list page in bytes.
+pub const LIST_PAGE_SIZE: usize = 4096;
+/// How many runs a list page holds.
+pub const RUNS_PER_PAGE: usize = 255;
+/// Where the reference to the next list page stands in a list page.
+const NEXT_PAGE: usize = 0xff0;
+/// The fields of a descriptor that have to be 0: offset and length in bytes.
+const ZERO_FIELDS: [(usize, usize); 3] = [(0x0c, 4), (0x30, 16), (0x60, 24)];
+
+/// A descriptor of the right size, with the right magic number, cookie and opcode.
+pub(super) struct Descriptor<'a>(&'a [u8]);
+
+impl<'a> Descriptor<'a> {
+    pub(super) fn check(bytes: &'a [u8], opcode: u32, cookie: u32) -> Result<Self, CommandStatus> {
+        if bytes.len() != DESCRIPTOR_SIZE {
+            return Err(CommandStatus::MemoryFault);
+        }
+        let descriptor = Self(bytes);
+        if descriptor.u32_at(0x00) != DESCRIPTOR_MAGIC || descriptor.u32_at(0x04) != cookie {
+            return Err(CommandStatus::NotShared);
+        }
+        let zero = |&(at, len): &(usize, usize)| bytes.iter().skip(at).take(len).all(|&byte| byte == 0);
+        if descriptor.u32_at(0x08) != opcode || !ZERO_FIELDS.iter().all(zero) {
+            return Err(CommandStatus::BadDescriptor);
+        }
+        Ok(descriptor)
+    }
+
+    fn u32_at(&self, at: usize) -> u32 {
+        u32::from_le_bytes(field(self.0, at))
+    }
+
+    pub(super) fn u64_at(&self, at: usize) -> u64 {
+        u64::from_le_bytes(field(self.0, at))
+    }
+
+    /// The export that the descriptor asks for, its runs still to be read.
+    pub(super) fn listing(&self, windows: &WindowTable) -> Result<Listing, CommandStatus> {
+        let offset = Some(self.u64_at(0x10)).filter(|&offset| offset != u64::MAX);
+        let len = self.u64_at(0x18);
+        let rights = Rights::from_bits(self.u32_at(0x20)).ok_or(CommandStatus::BadArgument)?;
+        let count = u64::from(self.u32_at(0x24));
+        let next = self.u64_at(0x28);
+        let is_list = next != 0 && next.is_multiple_of(GRAIN) && (1..=len / GRAIN).contains(&count);
+        if !is_list || !windows.is_placeable(offset, len) {
+            return Err(CommandStatus::BadArgument);
+        }
+        let missing = usize::try_from(count).map_err(|_| CommandStatus::TooMany)?;
+        if !windows.has_room() || missing > windows.free_runs() {
+            return Err(CommandStatus::TooMany);
+        }
+        let nodes = NodeSet::from_words([0x40, 0x48, 0x50, 0x58].map(|at| self.u64_at(at)));
+        let export = Export { offset, len, rights, nodes, runs: Vec::new() };
+        Ok(Listing { export, missing, next })
+    }
+}
+
+/// An EXPORT whose run list is being read.
+#[derive(Debug)]
+pub(super) struct Listing {
+    pub(super) export: Export,
+    /// Runs that are still to be read.
+    pub(super) missing: usize,
+    /// The page to read next; 0 at the end.
+    pub(super) next: u64,
+}
+
+impl Listing {
+    /// Takes in the runs of a page, and returns the first and last byte of each.
+    pub(super) fn take_page(&mut self, page: &[u8]) -> Result<Vec<Segment>, CommandStatus> {
+        if page.len() != LIST_PAGE_SIZE {
+            return Err(CommandStatus::MemoryFault);
+        }
+        let count = self.missing.min(RUNS_PER_PAGE);
+        let mut touched = Vec::new();
+        for entry in page.chunks_exact(16).take(count) {
+            let (address, len) = (u64::from_le_bytes(field(entry, 0)), u64::from_le_bytes(field(entry, 8)));
+            let run = Run { address, len };
+            if !run.is_valid() {
+                return Err(CommandStatus::BadArgument);
+            }
+            let last = address.saturating_add(len.saturating_sub(1));
+            touched.extend([address, last].map(|address| Segment { address, len: 1 }));
+            self.export.runs.push(run);
+        }
+        self.missing = self.missing.saturating_sub(count);
+        self.next = u64::from_le_bytes(field(page, NEXT_PAGE));
+        // Whether the lengths add up is for the window table to say.
+        let is_sound = (self.missing == 0) == (self.next == 0)
+            && self.next.is_multiple_of(GRAIN)
+            && u64::from_le_bytes(field(page, NEXT_PAGE.saturating_add(8))) == 0;
+        if is_sound { Ok(touched) } else { Err(CommandStatus::BadArgument) }
+    }
+}
+
+/// The bytes of a field; 0 where `bytes` is too short.
+fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    for (to, &from) in out.iter_mut().zip(bytes.iter().skip(at)) {
+        *to = from;
+    }
+    out
+}

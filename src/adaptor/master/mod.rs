@@ -1,0 +1,293 @@
+//! The responding side: executes what other nodes ask for on this node's memory.
+//!
+//! Requests wait in the master access buffer, are checked against the window table and become
+//! memory operations, which the bus side carries out. The command mailbox, by which the guest
+//! makes and removes windows, needs memory as well and takes its operations from the same names.
+//!
+//! Invariant: of each source at most one request is under way, so that its order holds; and what
+//! was discarded never gets an answer, so that no answer is taken for that of another request.
+
+mod access_buffer;
+mod command;
+mod descriptor;
+mod window;
+
+pub use access_buffer::{Full, Inbound, MAX_BYTES, MAX_REQUESTS};
+pub use command::{CommandStatus, Finished, MemoryView, Sharing};
+pub use window::{MAX_REQUEST, MAX_RUNS, MAX_WINDOWS, Rights, Window, WindowTable};
+
+use super::address::NodeId;
+use super::memory::{MemoryOperation, MemoryResult, OperationId, Segment};
+use super::status::{Code, Direction};
+use super::transaction::RequestKind;
+use access_buffer::AccessBuffer;
+use bytes::Bytes;
+use command::{Mailbox, Step};
+use std::collections::{BTreeMap, VecDeque};
+
+/// How a request of another node ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The node that asked.
+    pub source: NodeId,
+    /// The request's ticket.
+    pub ticket: u64,
+    /// Whether it was executed, or why not.
+    pub code: Code,
+    /// What a read that was executed has read; else empty.
+    pub data: Bytes,
+}
+
+/// What a memory operation under way is for.
+#[derive(Clone, Copy, Debug)]
+enum Purpose {
+    /// The command mailbox.
+    Command,
+    /// A request that writes.
+    Write { source: NodeId, ticket: u64 },
+    /// A request that reads `len` bytes.
+    Read { source: NodeId, ticket: u64, len: usize },
+}
+
+impl Purpose {
+    /// The node whose request it is.
+    const fn source(self) -> Option<NodeId> {
+        match self {
+            Self::Command => None,
+            Self::Write { source, .. } | Self::Read { source, .. } => Some(source),
+        }
+    }
+}
+
+/// A memory operation under way.
+#[derive(Debug)]
+struct Running {
+    purpose: Purpose,
+    /// Nobody waits for it any more.
+    is_discarded: bool,
+}
+
+/// The master unit, with its access buffer, window table and command mailbox.
+#[derive(Debug)]
+pub struct Master {
+    windows: WindowTable,
+    buffer: AccessBuffer,
+    mailbox: Mailbox,
+    running: BTreeMap<OperationId, Running>,
+    answers: VecDeque<Answer>,
+    next: OperationId,
+    served_writes: u64,
+    served_reads: u64,
+    refused: u64,
+}
+
+impl Master {
+    /// The responding side of a node whose window of the access space has `window_size` bytes;
+    /// nothing is exported yet.
+    pub fn new(window_size: u64) -> Self {
+        Self {
+            windows: WindowTable::new(window_size),
+            buffer: AccessBuffer::default(),
+            mailbox: Mailbox::new(),
+            running: BTreeMap::new(),
+            answers: VecDeque::new(),
+            next: OperationId(0),
+            served_writes: 0,
+            served_reads: 0,
+            refused: 0,
+        }
+    }
+
+    /// Takes in a request of another node.
+    ///
+    /// # Errors
+    /// Where too much of this source waits already; the request is dropped then.
+    pub fn push(&mut self, request: Inbound) -> Result<(), Full> {
+        self.buffer.push(request)
+    }
+
+    /// The session or epoch of a node is over: what it asked for and was not begun is never executed,
+    /// and nothing it asked for before is answered any more. A request under way still holds up the
+    /// ones that follow until it has ended.
+    pub fn discard(&mut self, source: NodeId) {
+        self.buffer.discard(source);
+        self.answers.retain(|answer| answer.source != source);
+        for running in self.running.values_mut().filter(|running| running.purpose.source() == Some(source)) {
+            running.is_discarded = true;
+        }
+    }
+
+    /// The device is reset: drops windows, commands, what was learnt about memory and the counters.
+    ///
+    /// Returns source and ticket of the requests that were not begun and never will be, to be
+    /// answered with [`Code::Flushed`]. Those under way are not answered: their outcome is unknown.
+    pub fn flush(&mut self) -> Vec<(NodeId, u64)> {
+        self.windows.clear();
+        self.mailbox.reset();
+        for running in self.running.values_mut() {
+            running.is_discarded = true;
+        }
+        (self.served_writes, self.served_reads, self.refused) = (0, 0, 0);
+        self.buffer.drain().map(|request| (request.source, request.ticket)).collect()
+    }
+
+    /// The next memory operation: of the command mailbox, or else of the next source in turn whose
+    /// oldest request `may_execute`. Requests that are refused become answers on the way.
+    pub fn poll_operation(
+        &mut self,
+        may_execute: impl Fn(NodeId, &RequestKind) -> bool,
+    ) -> Option<MemoryOperation> {
+        if let Some(step) = self.mailbox.take_step() {
+            let id = self.begin(Purpose::Command);
+            return Some(match step {
+                Step::Read(segments) => MemoryOperation::Read { id, segments },
+                Step::Write(segment, data) => MemoryOperation::Write { id, segments: vec![segment], data },
+            });
+        }
+        loop {
+            let running = &self.running;
+            let is_idle = |source| running.values().all(|running| running.purpose.source() != Some(source));
+            let request = self
+                .buffer
+                .take(|request| is_idle(request.source) && may_execute(request.source, &request.kind))?;
+            match self.resolve(&request) {
+                Ok(segments) => return Some(self.execute(request, segments)),
+                Err(code) => self.answer(request.source, request.ticket, code, Bytes::new()),
+            }
+        }
+    }
+
+    /// A memory operation has ended. An `id` that is not known, or not any more, is ignored.
+    pub fn handle_done(&mut self, id: OperationId, result: MemoryResult) {
+        let Some(running) = self.running.remove(&id) else { return };
+        if !running.is_discarded {
+            self.end(running.purpose, result);
+        }
+        self.mailbox.settle(self.running.keys().next().copied());
+    }
+
+    /// The next answer to another node.
+    pub fn poll_answer(&mut self) -> Option<Answer> {
+        self.answers.pop_front()
+    }
+
+    /// The guest wrote `opcode` to COMMAND, with these values in COMMAND_ADDRESS and COMMAND_COOKIE.
+    /// Ignored while another command is under way.
+    pub fn start_command(&mut self, opcode: u32, address: u64, cookie: u32) {
+        self.mailbox.start(opcode, address, cookie);
+    }
+
+    /// Whether a command has ended since the last call, and how.
+    pub fn poll_finished(&mut self) -> Option<Finished> {
+        self.mailbox.take_finished()
+    }
+
+    /// What COMMAND_STATUS reads.
+    pub fn command_status(&self) -> CommandStatus {
+        self.mailbox.last().status
+    }
+
+    /// What COMMAND_RESULT reads.
+    pub fn command_result(&self) -> u64 {
+        self.mailbox.last().result
+    }
+
+    /// What the bus side knows by itself about the guest's memory. It outlives a reset.
+    pub fn set_memory_view(&mut self, view: MemoryView) {
+        self.mailbox.set_view(view);
+    }
+
+    /// Whether adaptor and guest see the same memory, as far as it is known.
+    pub fn sharing(&self) -> Sharing {
+        self.mailbox.sharing()
+    }
+
+    /// The windows that are exported.
+    pub fn windows(&self) -> &WindowTable {
+        &self.windows
+    }
+
+    /// How many requests of other nodes wait and were not begun.
+    pub fn waiting(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Whether no memory operation is under way: nothing that was flushed or discarded can reach
+    /// memory any more.
+    pub fn is_quiet(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Write transactions of other nodes executed since the reset.
+    pub const fn served_writes(&self) -> u64 {
+        self.served_writes
+    }
+
+    /// Read transactions of other nodes executed since the reset.
+    pub const fn served_reads(&self) -> u64 {
+        self.served_reads
+    }
+
+    /// Transactions of other nodes that were answered with an error since the reset.
+    pub const fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    fn resolve(&self, request: &Inbound) -> Result<Vec<Segment>, Code> {
+        let (direction, len) = match &request.kind {
+            RequestKind::Write(data) => (Direction::Write, u64::try_from(data.len()).unwrap_or(u64::MAX)),
+            RequestKind::Read { len } => (Direction::Read, u64::from(*len)),
+        };
+        self.windows.resolve(request.source, direction, request.offset, len)
+    }
+
+    fn execute(&mut self, request: Inbound, segments: Vec<Segment>) -> MemoryOperation {
+        let Inbound { source, ticket, kind, .. } = request;
+        match kind {
+            RequestKind::Write(data) => {
+                let id = self.begin(Purpose::Write { source, ticket });
+                MemoryOperation::Write { id, segments, data }
+            }
+            RequestKind::Read { .. } => {
+                let len = segments.iter().map(|segment| segment.len).sum();
+                let id = self.begin(Purpose::Read { source, ticket, len });
+                MemoryOperation::Read { id, segments }
+            }
+        }
+    }
+
+    /// Names a memory operation; later ones have greater names.
+    fn begin(&mut self, purpose: Purpose) -> OperationId {
+        let id = self.next;
+        self.next = OperationId(id.0.wrapping_add(1));
+        self.running.insert(id, Running { purpose, is_discarded: false });
+        id
+    }
+
+    fn end(&mut self, purpose: Purpose, result: MemoryResult) {
+        match (purpose, result) {
+            (Purpose::Command, result) => self.mailbox.step_done(result, &mut self.windows, self.next),
+            (Purpose::Write { source, ticket }, Ok(_)) => {
+                self.served_writes = self.served_writes.saturating_add(1);
+                self.answer(source, ticket, Code::Ok, Bytes::new());
+            }
+            (Purpose::Read { source, ticket, len }, Ok(data)) if data.len() == len => {
+                self.served_reads = self.served_reads.saturating_add(1);
+                self.answer(source, ticket, Code::Ok, data);
+            }
+            (Purpose::Write { source, ticket } | Purpose::Read { source, ticket, .. }, _) => {
+                self.answer(source, ticket, Code::TargetFault, Bytes::new());
+            }
+        }
+    }
+
+    fn answer(&mut self, source: NodeId, ticket: u64, code: Code, data: Bytes) {
+        if !code.is_ok() {
+            self.refused = self.refused.saturating_add(1);
+        }
+        self.answers.push_back(Answer { source, ticket, code, data });
+    }
+}
+
+#[cfg(test)]
+mod tests;

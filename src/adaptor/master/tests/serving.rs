@@ -1,0 +1,159 @@
+//! Requests of other nodes: what is executed, refused, discarded and flushed.
+
+use super::*;
+
+#[test]
+fn a_write_and_a_read_are_executed_in_order() {
+    let (mut master, mut memory) = exporting();
+    master.push(write(2, 10, 0xff8, b"assured!")).unwrap();
+    master.push(read(2, 11, 0xffa, 6)).unwrap();
+    memory.serve(&mut master);
+    let first = master.poll_answer().unwrap();
+    assert_eq!(first, Answer { source: NodeId(2), ticket: 10, code: Code::Ok, data: Bytes::new() });
+    let second = master.poll_answer().unwrap();
+    assert_eq!((second.ticket, second.code, &second.data[..]), (11, Code::Ok, &b"sured!"[..]));
+    assert_eq!(&memory.bytes[0x4ff8..0x5000], b"assured!");
+    assert_eq!((master.served_writes(), master.served_reads(), master.refused()), (1, 1, 0));
+}
+
+#[test]
+fn what_is_refused_is_answered_with_its_code_and_touches_nothing() {
+    let (mut master, mut memory) = exporting();
+    let before = (memory.bytes.clone(), memory.operations);
+    for request in [
+        write(2, 0, 0x1000, b"x"),
+        write(2, 1, 0xfff, b"xy"),
+        write(3, 2, 0, b"x"),
+        write(2, 3, 0, b""),
+        read(2, 4, 0, 0),
+        read(2, 5, 0, 0x10001),
+        read(2, 6, 0, u32::MAX),
+        write(2, 7, u64::MAX, b"xy"),
+    ] {
+        master.push(request).unwrap();
+    }
+    memory.serve(&mut master);
+    let mut codes = answers(&mut master);
+    codes.sort_by_key(|answer| answer.1);
+    let codes: Vec<Code> = codes.into_iter().map(|answer| answer.2).collect();
+    assert_eq!(codes[..4], [Code::NoWindow, Code::NoWindow, Code::AccessDenied, Code::BadSize]);
+    assert_eq!(codes[4..], [Code::BadSize, Code::BadSize, Code::BadSize, Code::NoWindow]);
+    assert_eq!((memory.bytes, memory.operations), before);
+    assert_eq!((master.served_writes(), master.served_reads(), master.refused()), (0, 0, 8));
+}
+
+#[test]
+fn a_memory_fault_is_a_target_fault() {
+    let (mut master, mut memory) = exporting();
+    for fault in [MemoryFault::Unmapped, MemoryFault::ReadOnly, MemoryFault::NotShared] {
+        memory.fault = Some(fault);
+        master.push(write(2, 0, 0, b"x")).unwrap();
+        master.push(read(2, 1, 0, 1)).unwrap();
+        memory.serve(&mut master);
+        assert_eq!(answers(&mut master), [(2, 0, Code::TargetFault), (2, 1, Code::TargetFault)]);
+    }
+    assert_eq!((master.served_writes(), master.served_reads(), master.refused()), (0, 0, 6));
+}
+
+#[test]
+fn a_read_that_brings_another_number_of_bytes_is_a_target_fault() {
+    let (mut master, _) = exporting();
+    for bytes in [&b"1234567"[..], b"123456789", b""] {
+        master.push(read(2, 0, 0, 8)).unwrap();
+        let operation = master.poll_operation(|_, _| true).unwrap();
+        master.handle_done(id_of(&operation), Ok(Bytes::from_static(bytes)));
+        assert_eq!(answers(&mut master), [(2, 0, Code::TargetFault)]);
+    }
+}
+
+#[test]
+fn one_request_of_a_source_is_under_way_at_a_time() {
+    let (mut master, mut memory) = exporting();
+    master.push(write(2, 0, 0, b"a")).unwrap();
+    master.push(write(2, 1, 0, b"b")).unwrap();
+    let operation = master.poll_operation(|_, _| true).unwrap();
+    assert!(!master.is_quiet());
+    assert_eq!(master.poll_operation(|_, _| true), None);
+    let (id, result) = memory.execute(operation);
+    master.handle_done(id, result);
+    memory.serve(&mut master);
+    assert_eq!(answers(&mut master), [(2, 0, Code::Ok), (2, 1, Code::Ok)]);
+    assert!(master.is_quiet());
+}
+
+#[test]
+fn a_source_without_a_lease_waits_and_holds_up_no_other() {
+    let (mut master, mut memory) = exporting();
+    master.push(write(1, 0, 0, b"a")).unwrap();
+    master.push(write(2, 0, 0, b"b")).unwrap();
+    let may_execute = |source, _: &RequestKind| source != NodeId(1);
+    let operation = master.poll_operation(may_execute).unwrap();
+    let (id, result) = memory.execute(operation);
+    master.handle_done(id, result);
+    assert_eq!(master.poll_operation(may_execute), None);
+    assert_eq!(answers(&mut master), [(2, 0, Code::Ok)]);
+    assert_eq!(master.waiting(), 1);
+    memory.serve(&mut master);
+    assert_eq!(answers(&mut master), [(1, 0, Code::AccessDenied)]);
+}
+
+#[test]
+fn what_is_discarded_is_neither_executed_nor_answered() {
+    let (mut master, mut memory) = exporting();
+    master.push(read(2, 0, 0x1000, 8)).unwrap(); // refused: its answer waits when the session ends
+    master.push(write(2, 1, 0, b"old")).unwrap();
+    master.push(write(2, 2, 0, b"old")).unwrap();
+    let under_way = master.poll_operation(|_, _| true).unwrap();
+    master.discard(NodeId(2));
+    assert_eq!(answers(&mut master), []);
+    // The next session's request waits for the one that may still reach memory.
+    master.push(write(2, 0, 0, b"new")).unwrap();
+    assert_eq!(master.poll_operation(|_, _| true), None);
+    let (id, result) = memory.execute(under_way);
+    master.handle_done(id, result);
+    memory.serve(&mut master);
+    assert_eq!(answers(&mut master), [(2, 0, Code::Ok)]);
+    assert_eq!(&memory.bytes[0x4000..0x4003], b"new");
+}
+
+#[test]
+fn a_flush_returns_what_was_not_begun_and_drops_the_windows() {
+    let (mut master, mut memory) = exporting();
+    for ticket in 0..3 {
+        master.push(write(2, ticket, 0, b"x")).unwrap();
+    }
+    master.push(write(1, 7, 0, b"x")).unwrap();
+    let under_way = master.poll_operation(|source, _| source == NodeId(2)).unwrap();
+    assert_eq!(master.flush(), [(NodeId(1), 7), (NodeId(2), 1), (NodeId(2), 2)]);
+    assert!(!master.is_quiet());
+    master.handle_done(id_of(&under_way), Ok(Bytes::new()));
+    assert!(master.is_quiet());
+    assert_eq!(answers(&mut master), [], "its outcome is unknown to those who asked");
+    assert_eq!(master.windows().iter().count(), 0);
+    assert_eq!((master.served_writes(), master.served_reads(), master.refused()), (0, 0, 0));
+    master.push(write(2, 0, 0, b"x")).unwrap();
+    memory.serve(&mut master);
+    assert_eq!(answers(&mut master), [(2, 0, Code::NoWindow)]);
+}
+
+#[test]
+fn an_operation_that_is_not_known_is_ignored() {
+    let (mut master, _) = exporting();
+    master.push(read(2, 0, 0, 1)).unwrap();
+    let id = id_of(&master.poll_operation(|_, _| true).unwrap());
+    master.handle_done(OperationId(id.0 + 1), Ok(Bytes::from_static(b"x")));
+    assert_eq!(answers(&mut master), []);
+    master.handle_done(id, Ok(Bytes::from_static(b"x")));
+    master.handle_done(id, Ok(Bytes::from_static(b"x")));
+    assert_eq!(answers(&mut master), [(2, 0, Code::Ok)]);
+}
+
+#[test]
+fn a_full_share_is_refused() {
+    let (mut master, _) = exporting();
+    for ticket in 0..MAX_REQUESTS as u64 {
+        master.push(read(2, ticket, 0, 1)).unwrap();
+    }
+    assert_eq!(master.push(read(2, 999, 0, 1)), Err(Full));
+    assert_eq!(master.push(read(3, 0, 0, 1)), Ok(()));
+}

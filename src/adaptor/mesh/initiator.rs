@@ -1,0 +1,297 @@
+//! The initiating side of a flow: sends the requests of this node's bus to one other node, in order, until each is answered.
+//!
+//! Requests are numbered within an epoch, and kept until their answer has come; answers are taken in order only.
+//! When a deadline passes or the peer is lost, the epoch is abandoned: what was never sent is finished at once, as
+//! not executed; what was sent is *condemned*, and finished as of unknown outcome only when the last lease that this
+//! side can have given has run out. Invariant: `first` is the number of `outstanding[0]`, and
+//! `cursor <= sent <= outstanding.len()`.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::limits::{PROBE_AFTER, WINDOW_BYTES, WINDOW_REQUESTS};
+use super::packet::{Body, Progress, Stamp};
+use super::sequence::{Epoch, Sequence};
+use crate::adaptor::Instant;
+use crate::adaptor::status::{Code, Direction};
+use crate::adaptor::transaction::{Finished, Request, RequestKind, TransactionId};
+
+/// What kept an answer from coming, since the last one that came.
+#[derive(Clone, Copy, Debug, Default)]
+struct Trouble {
+    corrupt: bool,
+    sequence: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Initiator {
+    time_to_try: Duration,
+    lease: Duration,
+    epoch: Epoch,
+    first: Sequence,
+    outstanding: VecDeque<Request>,
+    /// Index of the next request to send.
+    cursor: usize,
+    /// Requests of this epoch that were sent at least once.
+    sent: usize,
+    /// Bytes that the outstanding requests move.
+    bytes: usize,
+    /// Requests for which the window has no room yet.
+    waiting: VecDeque<Request>,
+    confirm_wanted: bool,
+    echo: Stamp,
+    /// When this epoch was last confirmed together with a stamp, which may have given a lease.
+    leased: Option<Instant>,
+    probe_at: Option<Instant>,
+    condemned: Vec<(TransactionId, Code)>,
+    condemned_until: Instant,
+    trouble: Trouble,
+    finished: VecDeque<Finished>,
+}
+
+impl Initiator {
+    pub(super) fn new(time_to_try: Duration, lease: Duration) -> Self {
+        Self {
+            time_to_try,
+            lease,
+            epoch: Epoch(0),
+            first: Sequence(0),
+            outstanding: VecDeque::new(),
+            cursor: 0,
+            sent: 0,
+            bytes: 0,
+            waiting: VecDeque::new(),
+            confirm_wanted: false,
+            echo: Stamp(0),
+            leased: None,
+            probe_at: None,
+            condemned: Vec::new(),
+            condemned_until: Instant::ZERO,
+            trouble: Trouble::default(),
+            finished: VecDeque::new(),
+        }
+    }
+
+    pub(super) const fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Whether transactions of an abandoned epoch are still to be reported.
+    pub(super) const fn has_condemned(&self) -> bool {
+        !self.condemned.is_empty()
+    }
+
+    pub(super) fn submit(&mut self, request: Request) {
+        self.waiting.push_back(request);
+        self.admit();
+    }
+
+    /// Finishes a request that is not to be sent at all.
+    pub(super) fn refuse(&mut self, id: TransactionId, code: Code) {
+        self.finished.push_back(Finished { id, code, data: Bytes::new() });
+    }
+
+    pub(super) fn poll_finished(&mut self) -> Option<Finished> {
+        self.finished.pop_front()
+    }
+
+    fn admit(&mut self) {
+        while self.outstanding.len() < WINDOW_REQUESTS {
+            let Some(request) = self.waiting.front() else { break };
+            let bytes = self.bytes.saturating_add(request.kind.len());
+            if bytes > WINDOW_BYTES {
+                break;
+            }
+            self.bytes = bytes;
+            self.outstanding.extend(self.waiting.pop_front());
+        }
+    }
+
+    const fn progress(&self) -> Progress {
+        Progress { epoch: self.epoch, acknowledge: self.first, echo: self.echo }
+    }
+
+    /// The next packet to send; only to be called while the peer is proven to be the one that the flow is with.
+    pub(super) fn poll(&mut self, now: Instant) -> Option<Body> {
+        let progress = self.progress();
+        let body = if let Some(request) = self.outstanding.get(self.cursor) {
+            let sequence = self.first.plus(steps(self.cursor));
+            let offset = request.place.offset;
+            let body = match &request.kind {
+                RequestKind::Write(data) => Body::Write { progress, sequence, offset, data: data.clone() },
+                RequestKind::Read { len } => Body::Read { progress, sequence, offset, len: *len },
+            };
+            self.cursor = self.cursor.saturating_add(1);
+            self.sent = self.sent.max(self.cursor);
+            self.probe_at.get_or_insert(now.after(PROBE_AFTER));
+            body
+        } else if self.confirm_wanted {
+            Body::Confirm { progress, sent: self.first.plus(steps(self.sent)) }
+        } else {
+            return None;
+        };
+        self.confirm_wanted = false;
+        if self.echo != Stamp(0) {
+            self.leased = Some(now);
+        }
+        Some(body)
+    }
+
+    /// A stamp came; the latest one is sent back from now on.
+    pub(super) fn handle_stamp(&mut self, stamp: Stamp) {
+        if stamp.0 > self.echo.0 {
+            self.echo = stamp;
+        }
+    }
+
+    /// The responding side asks whether the epoch is still wanted: the answer names the current one.
+    pub(super) const fn handle_ask(&mut self) {
+        self.confirm_wanted = true;
+    }
+
+    pub(super) const fn handle_corrupt(&mut self) {
+        self.trouble.corrupt = true;
+    }
+
+    /// Requests from `expected` on are missing at the peer.
+    pub(super) fn handle_nak(&mut self, epoch: Epoch, expected: Sequence) {
+        let Ok(index) = usize::try_from(expected.distance_from(self.first)) else { return };
+        if epoch == self.epoch && index < self.sent {
+            self.trouble.sequence = true;
+            self.cursor = index;
+        }
+    }
+
+    /// `count` requests from `first` on ended with `code`. What does not continue the answers seen so far, or answers what
+    /// was not asked, is ignored: the probe brings the right ones, or the deadline passes.
+    pub(super) fn handle_done(
+        &mut self,
+        now: Instant,
+        epoch: Epoch,
+        first: Sequence,
+        count: u32,
+        code: Code,
+        data: &Bytes,
+    ) {
+        if epoch != self.epoch {
+            return;
+        }
+        let known = i64::from(self.first.distance_from(first));
+        let fresh = i64::from(count).saturating_sub(known);
+        let Ok(fresh) = usize::try_from(fresh) else { return };
+        let only_writes =
+            || self.outstanding.iter().take(fresh).all(|r| r.kind.direction() == Direction::Write);
+        let makes_sense = count == 1 || code.is_ok() && data.is_empty() && only_writes();
+        if known < 0 || fresh > self.sent || !makes_sense {
+            self.trouble.sequence = true;
+            return;
+        }
+        if fresh == 0 {
+            return;
+        }
+        for request in self.outstanding.drain(..fresh) {
+            self.bytes = self.bytes.saturating_sub(request.kind.len());
+            self.finished.push_back(Finished { id: request.id, code, data: data.clone() });
+        }
+        self.first = self.first.plus(steps(fresh));
+        self.sent = self.sent.saturating_sub(fresh);
+        self.cursor = self.cursor.saturating_sub(fresh);
+        self.trouble = Trouble::default();
+        self.probe_at = (self.sent > 0).then(|| now.after(PROBE_AFTER));
+        self.admit();
+    }
+
+    /// The link is gone; nothing is sent until [`Self::resume`].
+    pub(super) const fn pause(&mut self) {
+        self.probe_at = None;
+        self.confirm_wanted = false;
+    }
+
+    /// The peer is proven on a new link: find out what it has, and go on from there.
+    pub(super) fn resume(&mut self, now: Instant) {
+        if self.sent > 0 {
+            self.confirm_wanted = true;
+            self.probe_at = Some(now.after(PROBE_AFTER));
+        }
+    }
+
+    /// The time at which the oldest request has to be given up.
+    fn expires_at(&self) -> Option<Instant> {
+        let oldest = self.outstanding.front().or_else(|| self.waiting.front())?;
+        Some(oldest.posted.after(self.time_to_try))
+    }
+
+    pub(super) fn has_expired(&self, now: Instant) -> bool {
+        self.expires_at().is_some_and(|at| at <= now)
+    }
+
+    /// Why answers did not come, while the link was up.
+    pub(super) const fn reason(&self) -> Code {
+        match self.trouble {
+            Trouble { corrupt: true, .. } => Code::Corrupt,
+            Trouble { sequence: true, .. } => Code::Sequence,
+            Trouble { .. } => Code::Timeout,
+        }
+    }
+
+    /// Gives up everything that is under way and opens a new epoch.
+    pub(super) fn abandon(&mut self, now: Instant, sent: Code, unsent: Code) {
+        let leases_matter =
+            self.outstanding.iter().take(self.sent).any(|r| r.kind.direction() == Direction::Write);
+        let until = match self.leased {
+            Some(at) if leases_matter => at.after(self.lease),
+            _ => now,
+        };
+        self.condemned_until = self.condemned_until.max(until);
+        let outstanding = core::mem::take(&mut self.outstanding);
+        for (index, request) in outstanding.into_iter().enumerate() {
+            if index < self.sent {
+                self.condemned.push((request.id, sent));
+            } else {
+                self.refuse(request.id, unsent);
+            }
+        }
+        while let Some(request) = self.waiting.pop_front() {
+            self.refuse(request.id, unsent);
+        }
+        self.epoch = self.epoch.plus(1);
+        self.first = Sequence(0);
+        (self.cursor, self.sent, self.bytes) = (0, 0, 0);
+        self.confirm_wanted = false;
+        self.echo = Stamp(0);
+        self.leased = None;
+        self.probe_at = None;
+        self.trouble = Trouble::default();
+        self.release(now);
+    }
+
+    /// Reports the condemned once no lease can cover them any more.
+    fn release(&mut self, now: Instant) {
+        if now >= self.condemned_until {
+            for (id, code) in core::mem::take(&mut self.condemned) {
+                self.refuse(id, code);
+            }
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let release = self.has_condemned().then_some(self.condemned_until);
+        [self.expires_at(), self.probe_at, release].into_iter().flatten().min()
+    }
+
+    /// Expiry is the session's to handle, by [`Self::has_expired`], because it also changes the link's state.
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        self.release(now);
+        if self.probe_at.is_some_and(|at| at <= now) {
+            self.confirm_wanted = true;
+            self.probe_at = Some(now.after(PROBE_AFTER));
+        }
+    }
+}
+
+/// An index below the window as a number of steps.
+fn steps(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}

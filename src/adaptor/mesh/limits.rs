@@ -1,0 +1,18 @@
+//! The numbers of the mesh interface, in one place.
+
+use core::time::Duration;
+
+/// Requests of one flow that may be without an acknowledged answer. Bounds the peer's access buffer.
+pub const WINDOW_REQUESTS: usize = 256;
+/// Bytes that these requests may move, written and read together.
+pub const WINDOW_BYTES: usize = 1 << 20;
+/// After this time without an answer the initiating side tells how far it has sent, and so learns what was lost.
+pub const PROBE_AFTER: Duration = Duration::from_millis(30);
+/// A lease that was asked for and not given is asked for again after this time.
+pub const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// A Hello on a link on which the peer has not been proven yet is sent again after this time.
+pub const HELLO_AGAIN: Duration = Duration::from_millis(100);
+/// The least time between two Hellos, so that strange packets do not cause a flood of them.
+pub const HELLO_GAP: Duration = Duration::from_millis(5);
+/// The keepalive time is cut into this many parts: a silent link gets a Hello after each but the last, then it is cut.
+pub const KEEPALIVE_PARTS: u32 = 4;

@@ -1,0 +1,224 @@
+//! The responding side of a flow: takes the requests of one other node in order, each once, and keeps their answers until these are acknowledged.
+//!
+//! A write is executed only under a lease: this side sends the time with everything it sends, the initiating side sends the
+//! latest such stamp back together with its epoch, and for the lease's time *from the stamp* the requests of that epoch may
+//! be executed. Invariant: the numbers from `acknowledged` on belong first to `answers`, then to `queue`; `expected` comes after them.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::limits::{ASK_AGAIN, WINDOW_BYTES, WINDOW_REQUESTS};
+use super::packet::{Body, Progress, Stamp};
+use super::sequence::{Epoch, Sequence};
+use crate::adaptor::Instant;
+use crate::adaptor::status::{Code, Direction};
+
+/// Names a request at this node between its arrival and its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    epoch: Epoch,
+    sequence: Sequence,
+}
+
+impl Ticket {
+    /// The ticket as a number.
+    pub const fn to_bits(self) -> u64 {
+        (self.epoch.0 as u64) << 32 | self.sequence.0 as u64
+    }
+
+    /// The ticket with this number.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self { epoch: Epoch((bits >> 32) as u32), sequence: Sequence(bits as u32) }
+    }
+}
+
+#[derive(Debug)]
+struct Answer {
+    direction: Direction,
+    code: Code,
+    data: Bytes,
+    /// What the request counts against the window.
+    bytes: usize,
+}
+
+/// What a packet's epoch says about the flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Freshness {
+    /// It belongs to an abandoned epoch.
+    Stale,
+    /// It belongs to the current epoch.
+    Current,
+    /// It opens a new epoch; whatever waits from before is not to be executed.
+    New,
+}
+
+#[derive(Debug)]
+pub(super) struct Responder {
+    lease: Duration,
+    epoch: Option<Epoch>,
+    acknowledged: Sequence,
+    answers: VecDeque<Answer>,
+    /// Requests that were accepted and not answered yet, with their bytes.
+    queue: VecDeque<(Direction, usize)>,
+    queued_writes: usize,
+    expected: Sequence,
+    bytes: usize,
+    /// Index of the next answer to send.
+    cursor: usize,
+    lease_until: Instant,
+    /// Before this time the lease is not asked for again.
+    ask_at: Instant,
+    nak_wanted: bool,
+    /// The last gap that was reported; it is reported again only when the initiating side probes.
+    reported_gap: Option<Sequence>,
+}
+
+impl Responder {
+    pub(super) const fn new(lease: Duration) -> Self {
+        Self {
+            lease,
+            epoch: None,
+            acknowledged: Sequence(0),
+            answers: VecDeque::new(),
+            queue: VecDeque::new(),
+            queued_writes: 0,
+            expected: Sequence(0),
+            bytes: 0,
+            cursor: 0,
+            lease_until: Instant::ZERO,
+            ask_at: Instant::ZERO,
+            nak_wanted: false,
+            reported_gap: None,
+        }
+    }
+
+    /// An epoch was named, by a Hello or by a packet of the flow.
+    pub(super) fn handle_epoch(&mut self, epoch: Epoch) -> Freshness {
+        match self.epoch {
+            Some(current) if epoch < current => Freshness::Stale,
+            Some(current) if epoch == current => Freshness::Current,
+            _ => {
+                *self = Self { epoch: Some(epoch), ..Self::new(self.lease) };
+                Freshness::New
+            }
+        }
+    }
+
+    /// What every packet of the initiating side tells, for the current epoch: acknowledged answers are dropped, and
+    /// the stamp renews the lease.
+    pub(super) fn handle_progress(&mut self, now: Instant, progress: Progress) {
+        while self.acknowledged < progress.acknowledge {
+            let Some(answer) = self.answers.pop_front() else { break };
+            self.bytes = self.bytes.saturating_sub(answer.bytes);
+            self.acknowledged = self.acknowledged.plus(1);
+            self.cursor = self.cursor.saturating_sub(1);
+        }
+        if progress.echo != Stamp(0) {
+            // A stamp from the future would be a lease without end.
+            let asked = Instant::from_nanos(progress.echo.0).min(now);
+            self.lease_until = self.lease_until.max(asked.after(self.lease));
+        }
+    }
+
+    /// A request came; a ticket means that it is next in order and shall be executed.
+    pub(super) fn handle_request(
+        &mut self,
+        sequence: Sequence,
+        direction: Direction,
+        bytes: usize,
+    ) -> Option<Ticket> {
+        if sequence != self.expected {
+            if sequence > self.expected && self.reported_gap != Some(self.expected) {
+                self.nak_wanted = true;
+            }
+            return None;
+        }
+        let held = self.answers.len().saturating_add(self.queue.len());
+        let total = self.bytes.saturating_add(bytes);
+        if held >= WINDOW_REQUESTS || total > WINDOW_BYTES {
+            return None;
+        }
+        let epoch = self.epoch?;
+        self.bytes = total;
+        self.queue.push_back((direction, bytes));
+        self.queued_writes = self.queued_writes.saturating_add(writes(direction));
+        self.expected = self.expected.plus(1);
+        Some(Ticket { epoch, sequence })
+    }
+
+    /// The initiating side probes: it has sent everything before `sent`, and not all answers have arrived.
+    pub(super) fn handle_probe(&mut self, sent: Sequence) {
+        self.cursor = 0;
+        self.nak_wanted |= sent > self.expected;
+    }
+
+    /// Whether a request may be executed now. Reading memory changes nothing, so that it needs no lease.
+    pub(super) fn may_execute(&self, now: Instant, direction: Direction) -> bool {
+        direction == Direction::Read || now < self.lease_until
+    }
+
+    /// A request was executed or refused. Tickets of an abandoned epoch are ignored.
+    pub(super) fn answer(&mut self, ticket: Ticket, code: Code, data: Bytes) {
+        let next = self.acknowledged.plus(u32::try_from(self.answers.len()).unwrap_or(u32::MAX));
+        if Some(ticket.epoch) != self.epoch || ticket.sequence != next {
+            return;
+        }
+        if let Some((direction, bytes)) = self.queue.pop_front() {
+            self.queued_writes = self.queued_writes.saturating_sub(writes(direction));
+            self.answers.push_back(Answer { direction, code, data, bytes });
+        }
+    }
+
+    /// When a lease has to be asked for, if none is given until then.
+    fn ask_due(&self) -> Option<Instant> {
+        (self.queued_writes > 0).then(|| self.lease_until.max(self.ask_at))
+    }
+
+    /// The next packet to send.
+    pub(super) fn poll(&mut self, now: Instant) -> Option<Body> {
+        let epoch = self.epoch?;
+        let stamp = Stamp(now.as_nanos().max(1));
+        if let Some(answer) = self.answers.get(self.cursor) {
+            let first = self.acknowledged.plus(u32::try_from(self.cursor).unwrap_or(u32::MAX));
+            let done_writes = self
+                .answers
+                .iter()
+                .skip(self.cursor)
+                .take_while(|a| a.direction == Direction::Write && a.code.is_ok())
+                .count();
+            let count = done_writes.max(1);
+            let body = Body::Done {
+                epoch,
+                first,
+                count: u32::try_from(count).unwrap_or(u32::MAX),
+                code: answer.code,
+                stamp,
+                data: answer.data.clone(),
+            };
+            self.cursor = self.cursor.saturating_add(count);
+            return Some(body);
+        }
+        if self.nak_wanted {
+            self.nak_wanted = false;
+            self.reported_gap = Some(self.expected);
+            return Some(Body::Nak { epoch, expected: self.expected, stamp });
+        }
+        if self.ask_due().is_some_and(|at| at <= now) {
+            self.ask_at = now.after(ASK_AGAIN);
+            return Some(Body::Ask { epoch, stamp });
+        }
+        None
+    }
+
+    /// When [`Self::poll`] should be looked at again.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.ask_due()
+    }
+}
+
+/// 1 for a write, 0 for a read.
+const fn writes(direction: Direction) -> usize {
+    matches!(direction, Direction::Write) as usize
+}

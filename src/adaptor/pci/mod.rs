@@ -1,0 +1,13 @@
+//! The PCI function as the guest's software sees it: configuration space, the register
+//! table of BAR0, and MSI-X. `docs/device.md` is its specification.
+//!
+//! Invariant: whatever is read or written here, at any offset and of any length, is
+//! answered; a guest's mistake never becomes an error of the adaptor.
+
+pub mod config_space;
+pub mod msix;
+pub mod registers;
+
+pub use config_space::{ConfigAction, ConfigSpace};
+pub use msix::Msix;
+pub use registers::{NodeEntry, Register, RegisterWrite};

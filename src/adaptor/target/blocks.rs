@@ -1,0 +1,102 @@
+//! Which blocks an access touches.
+//!
+//! Invariant: `first <= last`, and both lie in the space.
+
+use core::ops::RangeInclusive;
+
+use crate::adaptor::address::{BLOCK_SIZE, Block, Geometry, NodeId, Place};
+
+/// A run of neighbouring blocks of the space; it may reach from one node's window into the next one's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    first: Block,
+    last: Block,
+    last_of_window: u64,
+}
+
+impl Blocks {
+    /// The blocks of `len` bytes from `place`, as far as they are in the window of its node; the block
+    /// of `place` itself where `len` is 0.
+    pub fn in_window(geometry: Geometry, place: Place, len: usize) -> Self {
+        let last_of_window = geometry.window_size().saturating_sub(1) / BLOCK_SIZE;
+        let indices = place.block_indices(len);
+        Self {
+            first: Block { node: place.node, index: *indices.start() },
+            last: Block { node: place.node, index: (*indices.end()).min(last_of_window) },
+            last_of_window,
+        }
+    }
+
+    /// The blocks of `len` bytes from `space_offset`; `None` where one of them is beyond the space.
+    pub fn in_space(geometry: Geometry, space_offset: u64, len: usize) -> Option<Self> {
+        let last_byte = space_offset.checked_add(u64::try_from(len).ok()?.saturating_sub(1))?;
+        let first = geometry.place(space_offset)?;
+        let last = geometry.place(last_byte)?;
+        Some(Self {
+            first: Block::containing(first.node, first.offset),
+            last: Block::containing(last.node, last.offset),
+            last_of_window: geometry.window_size().saturating_sub(1) / BLOCK_SIZE,
+        })
+    }
+
+    /// First and last block as a range in the order of the space.
+    pub const fn range(&self) -> RangeInclusive<Block> {
+        self.first..=self.last
+    }
+
+    /// The nodes to which the blocks belong.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (self.first.node.0..=self.last.node.0).map(NodeId)
+    }
+
+    /// Each block, in the order of the space.
+    pub fn iter(&self) -> impl Iterator<Item = Block> + use<> {
+        let Self { first, last, last_of_window } = *self;
+        self.nodes().flat_map(move |node| {
+            let from = if node == first.node { first.index } else { 0 };
+            let to = if node == last.node { last.index } else { last_of_window };
+            (from..=to).map(move |index| Block { node, index })
+        })
+    }
+
+    /// How many blocks the two runs have in common.
+    pub fn common(&self, other: &Self) -> usize {
+        let range = self.range();
+        other.iter().filter(|block| range.contains(block)).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(node: u8, index: u64) -> Block {
+        Block { node: NodeId(node), index }
+    }
+
+    #[test]
+    fn a_run_reaches_into_the_next_window_in_the_space_but_not_in_a_window() {
+        let geometry = Geometry::new(4, 8192).unwrap();
+        let run = Blocks::in_space(geometry, 4000, 8192).unwrap();
+        assert_eq!(run.iter().collect::<Vec<_>>(), [block(0, 0), block(0, 1), block(1, 0)]);
+        let place = Place { node: NodeId(0), offset: 4000 };
+        let run = Blocks::in_window(geometry, place, 1 << 20);
+        assert_eq!(run.iter().collect::<Vec<_>>(), [block(0, 0), block(0, 1)]);
+    }
+
+    #[test]
+    fn nothing_is_beyond_the_space() {
+        let geometry = Geometry::new(4, 8192).unwrap();
+        assert!(Blocks::in_space(geometry, 32760, 8).is_some());
+        assert_eq!(Blocks::in_space(geometry, 32761, 8), None);
+        assert_eq!(Blocks::in_space(geometry, 32768, 0), None);
+        assert_eq!(Blocks::in_space(geometry, u64::MAX, 8), None);
+    }
+
+    #[test]
+    fn no_bytes_are_in_the_block_where_they_begin() {
+        let geometry = Geometry::new(4, 8192).unwrap();
+        let run = Blocks::in_window(geometry, Place { node: NodeId(2), offset: 4096 }, 0);
+        assert_eq!(run.iter().collect::<Vec<_>>(), [block(2, 1)]);
+    }
+}

@@ -1,0 +1,76 @@
+//! The target fetch buffers (TFB): loads that wait for their data.
+//!
+//! Invariant: each buffer number is either free or held by exactly one load.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::adaptor::address::{NodeId, Place};
+use crate::adaptor::bus::LoadTag;
+use crate::adaptor::status::Code;
+use crate::adaptor::transaction::TransactionId;
+
+/// A load under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Fetch {
+    number: u16,
+    /// What the bus calls it.
+    pub tag: LoadTag,
+    /// Where the read begins.
+    pub place: Place,
+    /// Its length in bytes.
+    pub len: usize,
+}
+
+/// The fetch buffers of a bus.
+#[derive(Debug)]
+pub struct FetchBuffers {
+    free: VecDeque<u16>,
+    held: BTreeMap<TransactionId, Fetch>,
+    log: Vec<Code>,
+}
+
+impl FetchBuffers {
+    /// `count` buffers.
+    pub fn new(count: u16) -> Self {
+        Self { free: (0..count).collect(), held: BTreeMap::new(), log: vec![Code::Ok; usize::from(count)] }
+    }
+
+    /// Takes a buffer for a load and returns its number; `None` where none is free.
+    pub fn start(&mut self, id: TransactionId, tag: LoadTag, place: Place, len: usize) -> Option<u16> {
+        let number = self.free.pop_front()?;
+        self.held.insert(id, Fetch { number, tag, place, len });
+        Some(number)
+    }
+
+    /// The length in bytes of the read `id`; `None` where no buffer holds it.
+    pub fn len(&self, id: TransactionId) -> Option<usize> {
+        self.held.get(&id).map(|fetch| fetch.len)
+    }
+
+    /// Whether a read from `node` is under way.
+    pub fn any(&self, node: NodeId) -> bool {
+        self.held.values().any(|fetch| fetch.place.node == node)
+    }
+
+    /// The read `id` ended with `code`: its buffer becomes free. `None` where no buffer holds it.
+    pub fn finish(&mut self, id: TransactionId, code: Code) -> Option<Fetch> {
+        let fetch = self.held.remove(&id)?;
+        if let Some(log) = self.log.get_mut(usize::from(fetch.number)) {
+            *log = code;
+        }
+        self.free.push_back(fetch.number);
+        Some(fetch)
+    }
+
+    /// How the last read of this buffer ended; [`Code::Ok`] where it was not used yet, or does not exist.
+    pub fn log(&self, number: u16) -> Code {
+        self.log.get(usize::from(number)).copied().unwrap_or(Code::Ok)
+    }
+
+    /// Forgets everything and hands back the loads that waited, in the order of the bus.
+    pub fn clear(&mut self) -> impl Iterator<Item = Fetch> + use<> {
+        let held = core::mem::take(&mut self.held);
+        *self = Self::new(u16::try_from(self.log.len()).unwrap_or(u16::MAX));
+        held.into_values()
+    }
+}

@@ -1,0 +1,70 @@
+//! Transactions: what the target unit asks the mesh to have done at another node.
+
+use bytes::Bytes;
+
+use super::Instant;
+use super::address::Place;
+use super::status::{Code, Direction};
+
+/// Names a transaction; rises with each that is started, and never repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TransactionId(pub u64);
+
+/// A transaction on its way out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Its name.
+    pub id: TransactionId,
+    /// Where it goes.
+    pub place: Place,
+    /// What it does there.
+    pub kind: RequestKind,
+    /// When the bus began it; its deadline counts from here.
+    pub posted: Instant,
+}
+
+/// What a transaction does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// Writes these bytes.
+    Write(Bytes),
+    /// Reads this many bytes.
+    Read {
+        /// How many.
+        len: u32,
+    },
+}
+
+impl RequestKind {
+    /// Which way its data goes.
+    pub const fn direction(&self) -> Direction {
+        match self {
+            Self::Write(_) => Direction::Write,
+            Self::Read { .. } => Direction::Read,
+        }
+    }
+
+    /// The bytes that it moves, either way.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Write(data) => data.len(),
+            Self::Read { len } => usize::try_from(*len).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// Whether it moves nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// How a transaction ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// Its name.
+    pub id: TransactionId,
+    /// How it ended.
+    pub code: Code,
+    /// What a read brought; empty otherwise.
+    pub data: Bytes,
+}

@@ -1,0 +1,124 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand};
+
+use assured_rdma::config::{Config, RawConfig};
+use assured_rdma::node::Node;
+
+/// Exit status where what the user asked for makes no sense; 1 is for what went wrong in doing it.
+const BAD_USAGE: u8 = 2;
+
+/// A virtual PCI RDMA network adaptor for QEMU guests that tells the truth about every remote access.
+#[derive(Parser)]
+#[command(name = "assured-rdma", version)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a node's adaptor: a PCI device for one guest, joined with those of other nodes
+    Adaptor(AdaptorArgs),
+}
+
+#[derive(Args)]
+struct AdaptorArgs {
+    /// TOML file with the same keys as these options, which go over it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Print the configuration as a TOML file, defaults filled in, and exit
+    #[arg(long)]
+    print_config: bool,
+
+    #[command(flatten)]
+    settings: RawConfig,
+}
+
+/// What ends the process: a line for the user, and the status.
+struct Failure {
+    line: String,
+    status: u8,
+}
+
+impl Failure {
+    fn usage(error: &impl ToString) -> Self {
+        Self { line: error.to_string(), status: BAD_USAGE }
+    }
+
+    fn running(error: &impl ToString) -> Self {
+        Self { line: error.to_string(), status: 1 }
+    }
+}
+
+fn main() -> ExitCode {
+    let command = match parse(std::env::args_os()) {
+        Ok(command) => command,
+        Err(status) => return status,
+    };
+    let result = match command {
+        Command::Adaptor(args) => adaptor(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            complain(&failure.line);
+            ExitCode::from(failure.status)
+        }
+    }
+}
+
+fn adaptor(args: AdaptorArgs) -> Result<(), Failure> {
+    let mut raw = args.settings;
+    if let Some(path) = args.config {
+        raw = raw.or(RawConfig::from_file(&path).map_err(|error| Failure::usage(&error))?);
+    }
+    let config = Config::new(&raw).map_err(|error| Failure::usage(&error))?;
+    if args.print_config {
+        print!("{}", config.to_toml());
+        return Ok(());
+    }
+    let filter = env_logger::Env::default().default_filter_or("info");
+    env_logger::Builder::from_env(filter).format_target(false).init();
+    let node = Node::start(&config).map_err(|error| Failure::running(&error))?;
+    node.run().map_err(|error| Failure::running(&error))
+}
+
+/// Takes the command line apart. Asked for help or the version, it prints that; what makes no sense gets one line.
+fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, ExitCode> {
+    let error = match CommandLine::try_parse_from(args) {
+        Ok(line) => return Ok(line.command),
+        Err(error) => error,
+    };
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            print!("{}", error.render());
+            Err(ExitCode::SUCCESS)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprint!("{}", error.render());
+            Err(ExitCode::from(BAD_USAGE))
+        }
+        _ => {
+            let text = error.render().to_string();
+            // What follows is the usage, which --help gives in full.
+            let problem = text.split("\n\nUsage:").next().unwrap_or_default();
+            let problem = problem.split("\n\nFor more information").next().unwrap_or_default();
+            let problem = problem.strip_prefix("error: ").unwrap_or(problem);
+            complain(&problem.replace("\n\n", "; "));
+            Err(ExitCode::from(BAD_USAGE))
+        }
+    }
+}
+
+/// One line on stderr, whatever is in `text`.
+fn complain(text: &str) {
+    let words: Vec<_> = text.split_whitespace().collect();
+    eprintln!("assured-rdma: {}", words.join(" "));
+}

@@ -1,0 +1,105 @@
+//! Accepts connections, and keeps strangers cheap.
+
+use core::time::Duration;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use super::socket;
+use crate::adaptor::Instant;
+use crate::poller::{Interest, Poller, Token};
+
+/// How long to leave new connections waiting after the process ran out of descriptors or memory.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A listening socket, registered with the poller.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    token: Token,
+    paused_until: Option<Instant>,
+}
+
+impl Listener {
+    /// Registers a socket that listens already.
+    ///
+    /// # Errors
+    /// As [`Poller::add`].
+    pub fn new(socket: TcpListener, poller: &Poller, token: Token) -> io::Result<Self> {
+        poller.add(&socket, token, Interest::READ)?;
+        Ok(Self { socket, token, paused_until: None })
+    }
+
+    /// Its name in reports.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// The next connection that waits, if any. After an error that would come again at once it takes a pause.
+    pub fn accept(
+        &mut self,
+        now: Instant,
+        poller: &Poller,
+        congestion: Option<&str>,
+    ) -> Option<(TcpStream, SocketAddr)> {
+        if self.paused_until.is_some() {
+            return None;
+        }
+        let accepted = self.socket.accept().and_then(|(stream, from)| {
+            let stream = socket::adopt(stream, from, congestion)?;
+            Ok((stream, from))
+        });
+        match accepted {
+            Ok(accepted) => Some(accepted),
+            Err(error) => {
+                use io::ErrorKind as Kind;
+                // A connection that was closed while it waited is nobody's fault.
+                let harmless =
+                    [Kind::WouldBlock, Kind::Interrupted, Kind::ConnectionAborted, Kind::ConnectionReset];
+                if !harmless.contains(&error.kind()) {
+                    log::warn!("can't accept a connection, trying again in {PAUSE:?}: {error}");
+                    self.set_paused(poller, Some(now.after(PAUSE)));
+                }
+                None
+            }
+        }
+    }
+
+    /// When the pause ends.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.paused_until
+    }
+
+    /// Ends the pause when it is time.
+    pub fn handle_timeout(&mut self, now: Instant, poller: &Poller) {
+        if self.paused_until.is_some_and(|end| end <= now) {
+            self.set_paused(poller, None);
+        }
+    }
+
+    fn set_paused(&mut self, poller: &Poller, until: Option<Instant>) {
+        self.paused_until = until;
+        let interest = if until.is_some() { Interest::NONE } else { Interest::READ };
+        if let Err(error) = poller.modify(&self.socket, self.token, interest) {
+            log::error!("can't wait for connections: {error}");
+        }
+    }
+}
+
+/// Lets one line through in a second and counts the others.
+#[derive(Debug, Default)]
+pub struct RateLimit {
+    next: Instant,
+    withheld: u64,
+}
+
+impl RateLimit {
+    /// How many lines were withheld since the last, or `None` where this one is to be withheld too.
+    pub fn admit(&mut self, now: Instant) -> Option<u64> {
+        if now < self.next {
+            self.withheld = self.withheld.saturating_add(1);
+            return None;
+        }
+        self.next = now.after(Duration::from_secs(1));
+        Some(core::mem::take(&mut self.withheld))
+    }
+}

@@ -1,0 +1,23 @@
+//! The TCP side: at most one connection to each other node, and how it comes about.
+//!
+//! A link has no language of its own. The first packet in each direction is the mesh's Hello: it names who is there
+//! and has to be meant for this node. Who dialed sends it as soon as the connection is made, who accepted answers with
+//! its own once it knows whose connection this is.
+//!
+//! Where both nodes dial at once, the connection that the node with the lower id dialed wins: the higher one takes it
+//! whatever it has, and the lower one does not give it up for one of the higher's. The lower node keeps the other's
+//! connection aside only until its own has shown a sign of life, and uses it if it does not. So neither closes the connection
+//! on which the other relies, and a connection that leads nowhere does not keep a good one out.
+
+mod backoff;
+mod link;
+mod links;
+mod listener;
+mod peer;
+mod socket;
+
+#[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
+mod tests;
+
+pub use links::{LinkEvent, Links, Settings, StartError};

@@ -1,0 +1,389 @@
+//! Real sockets on loopback, driven by one thread in an order drawn from a seed and in made-up time.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::rc::Rc;
+
+use bytes::Bytes;
+
+use super::{LinkEvent, Links, Settings};
+use crate::adaptor::Instant;
+use crate::adaptor::address::NodeId;
+use crate::adaptor::mesh::packet::{Body, HEADER_LEN, Incarnation, Packet, Progress, Stamp};
+use crate::adaptor::mesh::sequence::{Epoch, Sequence};
+use crate::adaptor::random::Random;
+use crate::poller::{Poller, Reports, Token};
+
+const FIRST_TOKEN: Token = Token(16);
+const LOW: NodeId = NodeId(1);
+const HIGH: NodeId = NodeId(2);
+
+fn packet(source: NodeId, destination: NodeId, body: Body) -> Packet {
+    let (source_incarnation, destination_incarnation) = (Incarnation(1), Incarnation(0));
+    Packet { source, destination, source_incarnation, destination_incarnation, body }
+}
+
+fn hello(source: NodeId, destination: NodeId) -> Packet {
+    let body = Body::Hello { wants_reply: true, epoch: Epoch(0), nonce: 1, echo: 0 };
+    packet(source, destination, body)
+}
+
+fn write(source: NodeId, destination: NodeId, sequence: u32, data: Bytes) -> Packet {
+    let progress = Progress { epoch: Epoch(0), acknowledge: Sequence(0), echo: Stamp(0) };
+    packet(source, destination, Body::Write { progress, sequence: Sequence(sequence), offset: 0, data })
+}
+
+fn wire(packet: &Packet) -> Vec<u8> {
+    let mut wire = Vec::new();
+    packet.emit(&mut wire);
+    wire
+}
+
+/// Gives every test loopback addresses of its own: 127.X.Y.node.
+fn address(test: u8, node: NodeId) -> SocketAddr {
+    let run = std::process::id().to_le_bytes();
+    SocketAddr::from(([127, 128 | run[0], test, node.0], 40_000 + u16::from(run[1])))
+}
+
+/// A node: its links and a stand-in for the core, which says Hello on each new link.
+struct Side {
+    settings: Settings,
+    poller: Rc<Poller>,
+    links: Links,
+    reports: Reports,
+    outbox: BTreeMap<NodeId, VecDeque<Packet>>,
+    received: Vec<Packet>,
+    ups: usize,
+}
+
+impl Side {
+    fn new(now: Instant, settings: Settings) -> Self {
+        let poller = Rc::new(Poller::new().unwrap());
+        let links = Links::new(now, &poller, settings.clone(), FIRST_TOKEN).unwrap();
+        let reports = Reports::default();
+        Self { settings, poller, links, reports, outbox: BTreeMap::new(), received: Vec::new(), ups: 0 }
+    }
+
+    fn at(now: Instant, test: u8, node: NodeId, peers: &[(NodeId, Option<SocketAddr>)]) -> Self {
+        let settings = Settings {
+            node,
+            listen: Some(address(test, node)),
+            peers: peers.iter().copied().collect(),
+            congestion: None,
+            seed: u64::from(node.0),
+        };
+        Self::new(now, settings)
+    }
+
+    fn is_up(&self, node: NodeId) -> bool {
+        self.outbox.contains_key(&node)
+    }
+
+    /// One turn, with at most `reports` reports.
+    fn turn(&mut self, now: Instant, reports: usize) {
+        self.look();
+        self.act(now, reports);
+    }
+
+    /// The first half of a turn: finds out what is ready.
+    fn look(&mut self) {
+        self.poller.wait(&mut self.reports, Some(Duration::ZERO)).unwrap();
+    }
+
+    /// The second half: works on that, whatever has happened since.
+    fn act(&mut self, now: Instant, reports: usize) {
+        for report in self.reports.iter().take(reports) {
+            self.links.handle_report(now, report);
+        }
+        self.links.handle_timeout(now);
+        while let Some(event) = self.links.poll_event(now) {
+            match event {
+                LinkEvent::Up(node) => {
+                    let queue = VecDeque::from([hello(self.settings.node, node)]);
+                    assert!(self.outbox.insert(node, queue).is_none(), "a second link to {node}");
+                    self.ups += 1;
+                }
+                LinkEvent::Down(node) => {
+                    assert!(self.outbox.remove(&node).is_some(), "no link to {node} to lose");
+                }
+                LinkEvent::Packet(node, packet) => {
+                    assert!(self.is_up(node), "a packet without a link");
+                    self.received.push(packet);
+                }
+                LinkEvent::Corrupt(_) => panic!("corrupt"),
+            }
+        }
+        let outbox = &mut self.outbox;
+        self.links.transmit(|node| outbox.get_mut(&node)?.pop_front());
+    }
+}
+
+/// Two nodes in one world.
+struct World {
+    now: Instant,
+    random: Random,
+    sides: [Side; 2],
+}
+
+impl World {
+    /// Both nodes listen and dial.
+    fn new(test: u8, seed: u64) -> Self {
+        let now = Instant::ZERO;
+        let low = Side::at(now, test, LOW, &[(HIGH, Some(address(test, HIGH)))]);
+        let high = Side::at(now, test, HIGH, &[(LOW, Some(address(test, LOW)))]);
+        Self { now, random: Random::new(seed), sides: [low, high] }
+    }
+
+    fn below(&mut self, limit: u64) -> usize {
+        usize::try_from(self.random.next() % limit).unwrap()
+    }
+
+    /// Half a turn of a random side after a random time of up to `millis`.
+    fn step(&mut self, millis: u64) {
+        let micros = self.random.next() % (millis * 1000 + 1);
+        self.now = self.now.after(Duration::from_micros(micros));
+        let (side, reports) = (self.below(2), self.below(4));
+        if self.below(2) == 0 {
+            self.sides[side].look();
+        } else {
+            self.sides[side].act(self.now, reports);
+        }
+    }
+
+    /// Whether both sides have one and the same connection and nothing besides.
+    fn is_joined(&self) -> bool {
+        let [low, high] = &self.sides;
+        let ends = low.links.ends();
+        let joined = low.is_up(HIGH) && high.is_up(LOW) && ends.len() == 1;
+        joined && high.links.ends().iter().map(|&(local, remote)| (remote, local)).eq(ends)
+    }
+
+    /// Steps until both are joined, and on for three seconds in which nothing changes.
+    fn join(&mut self, seed: u64) {
+        let begin = self.now;
+        while !self.is_joined() {
+            self.step(10);
+            let took = self.now.since(begin);
+            assert!(took < Duration::from_secs(10), "seed {seed}: no link after {took:?}");
+        }
+        let (joined, ups) = (self.now, self.ups());
+        while self.now.since(joined) < Duration::from_secs(3) {
+            self.step(50);
+        }
+        assert!(self.is_joined() && self.ups() == ups, "seed {seed}: the link does not stay");
+    }
+
+    fn ups(&self) -> usize {
+        self.sides.iter().map(|side| side.ups).sum()
+    }
+
+    fn restart(&mut self, side: usize) {
+        let settings = self.sides[side].settings.clone();
+        // The port has to be free before it is taken again.
+        let poller = Rc::new(Poller::new().unwrap());
+        let none = Settings { listen: None, ..settings.clone() };
+        self.sides[side].links = Links::new(self.now, &poller, none, FIRST_TOKEN).unwrap();
+        self.sides[side] = Side::new(self.now, settings);
+    }
+}
+
+#[test]
+fn both_dialing_at_once_end_with_one_link() {
+    let mut most = 0;
+    for seed in 0..300 {
+        let mut world = World::new(1, seed);
+        // Without the higher node's patience, so that they do meet.
+        world.sides[1].links.dial_now(world.now);
+        world.join(seed);
+        most = most.max(world.ups());
+    }
+    // A link each, and one more where the higher node gave up its own.
+    assert!(most <= 4, "{most} links to agree on one");
+}
+
+#[test]
+fn whatever_breaks_they_come_together_again() {
+    for seed in 0..100 {
+        let mut world = World::new(2, seed);
+        for _ in 0..8 {
+            for _ in 0..world.below(60) {
+                world.step(5);
+            }
+            let side = world.below(2);
+            match world.below(4) {
+                0 => world.restart(side),
+                1 => {
+                    world.restart(0);
+                    world.restart(1);
+                }
+                _ => {
+                    let now = world.now;
+                    let node = world.sides[1 - side].settings.node;
+                    world.sides[side].links.cut(now, node);
+                }
+            }
+        }
+        world.join(seed);
+    }
+}
+
+#[test]
+fn an_address_that_leads_nowhere_does_not_keep_the_peer_out() {
+    let mut now = Instant::ZERO;
+    // Connections are made there, and nothing comes.
+    let silent = TcpListener::bind(address(3, NodeId(9))).unwrap();
+    let mut low = Side::at(now, 3, LOW, &[(HIGH, Some(silent.local_addr().unwrap()))]);
+    let mut high = Side::at(now, 3, HIGH, &[(LOW, Some(address(3, LOW)))]);
+    let joined = |low: &Side, high: &Side| high.received.len() == 1 && low.received.len() == 1;
+    while !joined(&low, &high) {
+        now = now.after(Duration::from_millis(10));
+        low.turn(now, 10);
+        high.turn(now, 10);
+        assert!(now.since(Instant::ZERO) < Duration::from_secs(10), "no link");
+    }
+}
+
+#[test]
+fn a_peer_without_address_connects_to_us() {
+    let mut now = Instant::ZERO;
+    let mut low = Side::at(now, 4, LOW, &[(HIGH, None)]);
+    let mut high = Side::at(now, 4, HIGH, &[(LOW, Some(address(4, LOW)))]);
+    for _ in 0..100 {
+        now = now.after(Duration::from_millis(10));
+        low.turn(now, 10);
+        high.turn(now, 10);
+    }
+    assert_eq!(low.received, [hello(HIGH, LOW)]);
+    assert_eq!(high.received, [hello(LOW, HIGH)]);
+}
+
+#[test]
+fn a_peer_that_is_away_is_dialed_a_few_times_only() {
+    let mut now = Instant::ZERO;
+    let mut low = Side::at(now, 5, LOW, &[(HIGH, Some(address(5, HIGH)))]);
+    let mut turns = 0;
+    while now.since(Instant::ZERO) < Duration::from_secs(60) {
+        low.turn(now, 10);
+        // As the event loop does: sleep until there is something to do.
+        let next = low.links.poll_timeout().unwrap();
+        now = next.max(now.after(Duration::from_millis(1)));
+        turns += 1;
+    }
+    assert!((30..200).contains(&turns), "{turns} turns in a minute");
+    assert_eq!(low.ups, 0);
+}
+
+/// Turns of `side` over half a second, in which it closes `stranger`, or not.
+fn is_closed(side: &mut Side, now: &mut Instant, stranger: &TcpStream) -> bool {
+    for _ in 0..5 {
+        *now = now.after(Duration::from_millis(100));
+        side.turn(*now, 100);
+    }
+    stranger.set_nonblocking(true).unwrap();
+    let mut byte = [0];
+    match (&*stranger).read(&mut byte) {
+        Ok(0) => true,
+        Ok(_) => false,
+        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+    }
+}
+
+#[test]
+fn strangers_are_turned_away() {
+    let mut now = Instant::ZERO;
+    let mut side = Side::at(now, 6, LOW, &[(HIGH, None)]);
+    let mut corrupt = wire(&hello(HIGH, LOW));
+    corrupt[40] ^= 1;
+    for (what, bytes) in [
+        ("another language", b"GET / HTTP/1.1\r\n\r\n".to_vec()),
+        ("a node that is not configured", wire(&hello(NodeId(3), LOW))),
+        ("this node itself", wire(&hello(LOW, LOW))),
+        ("a Hello for another node", wire(&hello(HIGH, NodeId(3)))),
+        ("a small packet that is no Hello", wire(&write(HIGH, LOW, 0, Bytes::new()))),
+        ("a large packet that is no Hello", wire(&write(HIGH, LOW, 0, vec![1; 1000].into()))),
+        ("a corrupt Hello", corrupt),
+    ] {
+        let mut stranger = TcpStream::connect(address(6, LOW)).unwrap();
+        stranger.write_all(&bytes).unwrap();
+        assert!(is_closed(&mut side, &mut now, &stranger), "{what}");
+        assert_eq!(side.ups, 0, "{what}");
+    }
+    // Half a Hello is given time, but not for ever.
+    let mut slow = TcpStream::connect(address(6, LOW)).unwrap();
+    slow.write_all(&wire(&hello(HIGH, LOW))[..HEADER_LEN / 2]).unwrap();
+    assert!(!is_closed(&mut side, &mut now, &slow));
+    assert!((0..4).any(|_| is_closed(&mut side, &mut now, &slow)));
+    // A Hello that comes in two parts is as good as another.
+    let mut guest = TcpStream::connect(address(6, LOW)).unwrap();
+    guest.write_all(&wire(&hello(HIGH, LOW))[..10]).unwrap();
+    assert!(!is_closed(&mut side, &mut now, &guest));
+    guest.write_all(&wire(&hello(HIGH, LOW))[10..]).unwrap();
+    assert!(!is_closed(&mut side, &mut now, &guest));
+    assert!(side.is_up(HIGH));
+}
+
+#[test]
+fn strangers_are_few() {
+    let mut now = Instant::ZERO;
+    let mut side = Side::at(now, 7, LOW, &[(HIGH, None)]);
+    let strangers: Vec<_> = (0..100)
+        .map(|_| {
+            let stranger = TcpStream::connect(address(7, LOW)).unwrap();
+            now = now.after(Duration::from_micros(1));
+            side.turn(now, 10);
+            stranger
+        })
+        .collect();
+    assert_eq!(side.links.ends().len(), 64);
+    assert!(is_closed(&mut side, &mut now, &strangers[0]));
+    assert!(!is_closed(&mut side, &mut now, &strangers[99]));
+}
+
+#[test]
+fn a_dialed_node_must_be_the_one_that_was_meant() {
+    let mut now = Instant::ZERO;
+    let mut low = Side::at(now, 8, LOW, &[(HIGH, Some(address(8, NodeId(3))))]);
+    let other = TcpListener::bind(address(8, NodeId(3))).unwrap();
+    low.turn(now, 10);
+    low.turn(now, 10);
+    assert!(low.is_up(HIGH));
+    let (mut stream, _) = other.accept().unwrap();
+    stream.write_all(&wire(&hello(NodeId(3), LOW))).unwrap();
+    now = now.after(Duration::from_millis(1));
+    low.turn(now, 10);
+    assert!(!low.is_up(HIGH) && low.received.is_empty());
+}
+
+#[test]
+fn bulk_arrives_whole_and_in_order_through_full_sockets() {
+    let mut world = World::new(9, 1);
+    world.join(1);
+    let expected: Vec<_> = (0..2000u32)
+        .map(|n| {
+            let len = usize::try_from(n * 7919 % 60_000).unwrap();
+            write(LOW, HIGH, n, vec![n.to_le_bytes()[0]; len].into())
+        })
+        .collect();
+    world.sides[0].outbox.get_mut(&HIGH).unwrap().extend(expected.iter().cloned());
+    world.sides[1].received.clear();
+    // The receiver is slower than the sender, so that the socket is full most of the time.
+    let mut turns = 0;
+    while world.sides[1].received.len() < expected.len() {
+        world.sides[0].turn(world.now, 10);
+        world.sides[0].turn(world.now, 10);
+        world.sides[1].turn(world.now, 10);
+        turns += 1;
+        assert!(turns < 1_000_000, "stuck");
+    }
+    assert!(world.sides[1].received == expected);
+    // What was sent before a close is still delivered.
+    world.sides[0].outbox.get_mut(&HIGH).unwrap().push_back(expected[5].clone());
+    world.sides[0].turn(world.now, 10);
+    world.sides[0].links.cut(world.now, HIGH);
+    world.sides[1].turn(world.now, 10);
+    world.sides[1].turn(world.now, 10);
+    assert_eq!(world.sides[1].received.last(), Some(&expected[5]));
+    assert!(!world.sides[1].is_up(LOW));
+}

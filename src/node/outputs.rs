@@ -1,0 +1,84 @@
+//! Carries out what the core says: memory operations, answers, interrupts, packets, messages to the operator.
+
+use super::Node;
+use crate::adaptor::Instant;
+use crate::adaptor::event::Event;
+use crate::net::LinkEvent;
+
+/// Rounds of outputs in one turn: what one brings about, the next carries out.
+const ROUNDS_A_TURN: usize = 4;
+
+impl Node {
+    /// Hands everything that came over the links to the core. Returns whether there was anything.
+    pub(super) fn receive(&mut self, now: Instant) -> bool {
+        let mut progress = false;
+        while let Some(event) = self.links.poll_event(now) {
+            progress = true;
+            match event {
+                LinkEvent::Up(node) => self.adaptor.handle_link_up(now, node),
+                LinkEvent::Down(node) => self.adaptor.handle_link_down(now, node),
+                LinkEvent::Packet(node, packet) => self.adaptor.handle_packet(now, node, packet),
+                LinkEvent::Corrupt(node) => self.adaptor.handle_corrupt(node),
+            }
+            // The queue of requests to this guest's memory is short.
+            self.execute();
+        }
+        progress
+    }
+
+    /// Takes out all outputs of the core. Returns whether there were any.
+    pub(super) fn carry_out(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for _ in 0..ROUNDS_A_TURN {
+            let mut progress = self.execute();
+            while let Some(completion) = self.adaptor.poll_completion() {
+                progress = true;
+                self.bus.complete(&completion);
+            }
+            while let Some(vector) = self.adaptor.poll_interrupt() {
+                progress = true;
+                self.bus.signal(vector);
+            }
+            while let Some(event) = self.adaptor.poll_event() {
+                progress = true;
+                self.handle_event(now, event);
+            }
+            let adaptor = &mut self.adaptor;
+            progress |= self.links.transmit(|node| adaptor.poll_packet(now, node));
+            if !progress {
+                break;
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// Executes the core's operations on guest memory.
+    fn execute(&mut self) -> bool {
+        let mut progress = false;
+        loop {
+            // An operation is executed under a lease that may run out while this turn lasts.
+            let now = self.clock.now();
+            let Some(operation) = self.adaptor.poll_memory(now) else { return progress };
+            progress = true;
+            let result = self.bus.execute(&operation);
+            self.adaptor.handle_memory_done(now, operation.id(), result);
+        }
+    }
+
+    fn handle_event(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::LinkUp(node, incarnation) => log::info!("node {node}: up, incarnation {incarnation}"),
+            Event::LinkDown(node) => log::warn!("node {node}: down"),
+            Event::PeerRestarted(node, incarnation) => {
+                log::warn!("node {node}: restarted or reset, now incarnation {incarnation}");
+            }
+            Event::CutLink(node) => self.links.cut(now, node),
+            Event::MemoryNotShared => log::error!(
+                "the guest's memory is not shared with the adaptor, so that no other node can reach it; start QEMU with \
+                 -object memory-backend-memfd,id=m,size=...,share=on -machine memory-backend=m"
+            ),
+            Event::Reset(incarnation) => log::info!("reset, now incarnation {incarnation}"),
+        }
+    }
+}

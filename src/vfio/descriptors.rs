@@ -1,0 +1,102 @@
+//! Finds out which message of a stream the received file descriptors belong to.
+//!
+//! A client sends each message with a `sendmsg` of its own, and Linux ends a receive after the buffer that carried
+//! descriptors. So they belong to the last message in what was received; where more was sent at once, to the last message
+//! there of a command that takes descriptors.
+
+use super::message::{Command, Header, MAX_DESCRIPTORS};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+/// Descriptors in waiting from which on nothing more is received.
+const LIMIT: usize = 4 * MAX_DESCRIPTORS;
+
+#[derive(Debug)]
+struct Group {
+    /// The owner's first byte, in bytes from the start of the stream.
+    owner: u64,
+    descriptors: Vec<OwnedFd>,
+    surplus: bool,
+}
+
+/// The descriptors of messages that have not been taken yet, in the order of their messages.
+#[derive(Debug, Default)]
+pub struct DescriptorQueue {
+    groups: VecDeque<Group>,
+    /// A place at which a message is known to begin, in bytes from the start of the stream.
+    boundary: u64,
+}
+
+impl DescriptorQueue {
+    /// Whether more may be received.
+    pub fn has_room(&self) -> bool {
+        let waiting = self.groups.iter().map(|group| group.descriptors.len().max(1));
+        waiting.fold(0, usize::saturating_add) < LIMIT
+    }
+
+    /// Takes in descriptors that came with the last part of `input`, from its byte `begin` on. `input` begins at a message,
+    /// `position` bytes from the start of the stream.
+    pub fn push(
+        &mut self,
+        input: &[u8],
+        position: u64,
+        begin: usize,
+        descriptors: Vec<OwnedFd>,
+        surplus: bool,
+    ) {
+        let owner = self.find_owner(input, position, begin);
+        match self.groups.back_mut() {
+            Some(group) if group.owner == owner => {
+                group.descriptors.extend(descriptors);
+                group.surplus |= surplus || group.descriptors.len() > MAX_DESCRIPTORS;
+                group.descriptors.truncate(MAX_DESCRIPTORS);
+            }
+            _ => self.groups.push_back(Group { owner, descriptors, surplus }),
+        }
+    }
+
+    /// Takes out the descriptors of the message at `position`, and whether there were too many. Those of messages before it
+    /// are closed.
+    pub fn take(&mut self, position: u64) -> (Vec<OwnedFd>, bool) {
+        while let Some(group) = self.groups.pop_front_if(|group| group.owner <= position) {
+            if group.owner == position {
+                return (group.descriptors, group.surplus);
+            }
+        }
+        (Vec::new(), false)
+    }
+
+    /// Walks from message to message through what was received.
+    fn find_owner(&mut self, input: &[u8], position: u64, begin: usize) -> u64 {
+        let mut at = self.boundary.max(position);
+        let received = position.saturating_add(begin as u64);
+        let mut last = at;
+        let mut taker = None;
+        loop {
+            let ahead = usize::try_from(at.saturating_sub(position)).unwrap_or(usize::MAX);
+            let rest = input.get(ahead..).unwrap_or_default();
+            if rest.is_empty() {
+                break;
+            }
+            self.boundary = at;
+            last = at;
+            let Some(header) = Header::parse(rest) else {
+                // The receive ended inside this header.
+                return at;
+            };
+            let end = at.saturating_add(u64::from(header.size.max(1)));
+            if end > received && takes_descriptors(header.command) {
+                taker = Some(at);
+            }
+            if header.message_size().is_none() {
+                break;
+            }
+            at = end;
+        }
+        taker.unwrap_or(last)
+    }
+}
+
+fn takes_descriptors(command: u16) -> bool {
+    matches!(Command::n(command), Some(Command::DmaMap | Command::SetIrqs))
+}

@@ -1,0 +1,214 @@
+#![allow(clippy::arithmetic_side_effects)]
+
+use super::*;
+use crate::adaptor::memory::OperationId;
+use proptest::prelude::*;
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::FileExt;
+
+fn memfd(len: u64, seals: i32) -> File {
+    // SAFETY: the name is a valid C string.
+    let fd =
+        unsafe { libc::memfd_create(c"memory-test".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    assert!(fd >= 0);
+    // SAFETY: the descriptor was just opened and is owned by nobody else.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(len).unwrap();
+    // SAFETY: F_ADD_SEALS takes a number.
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }, 0);
+    file
+}
+
+fn sealed(len: u64) -> File {
+    memfd(len, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)
+}
+
+fn range(address: u64, size: u64, offset: u64, flags: u32) -> DmaMap {
+    DmaMap { argsz: 32, flags, offset, address, size }
+}
+
+fn map(memory: &mut GuestMemory, range: DmaMap, file: Option<&File>) -> Result<(), MapError> {
+    memory.map(&range, file.map(|f| f.try_clone().unwrap().into()), |_| Sharing::Shared)
+}
+
+fn unmap(memory: &mut GuestMemory, address: u64, size: u64, flags: u32) -> Result<(), MapError> {
+    memory.unmap(&DmaUnmap { argsz: 24, flags, address, size })
+}
+
+fn segments(list: &[(u64, usize)]) -> Vec<Segment> {
+    list.iter().map(|&(address, len)| Segment { address, len }).collect()
+}
+
+fn read(memory: &GuestMemory, list: &[(u64, usize)]) -> MemoryResult {
+    memory.execute(&MemoryOperation::Read { id: OperationId(1), segments: segments(list) })
+}
+
+fn write(memory: &GuestMemory, list: &[(u64, usize)], data: &[u8]) -> MemoryResult {
+    let data = Bytes::copy_from_slice(data);
+    memory.execute(&MemoryOperation::Write { id: OperationId(1), segments: segments(list), data })
+}
+
+fn file_bytes(file: &File, offset: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, offset).unwrap();
+    bytes
+}
+
+#[test]
+fn bytes_land_at_the_offset_in_the_file() {
+    let file = sealed(0x4000);
+    let mut memory = GuestMemory::new();
+    map(&mut memory, range(0x10_0000, 0x2000, 0x1000, 3), Some(&file)).unwrap();
+    assert_eq!(write(&memory, &[(0x10_0004, 6)], b"abcdef"), Ok(Bytes::new()));
+    assert_eq!(file_bytes(&file, 0x1004, 6), b"abcdef");
+    assert_eq!(read(&memory, &[(0x10_0006, 2), (0x10_0004, 2)]), Ok(Bytes::from_static(b"cdab")));
+    assert_eq!(memory.sharing(), Sharing::Shared);
+}
+
+#[test]
+fn a_segment_spans_adjacent_ranges_but_no_gap() {
+    let file = sealed(0x4000);
+    let mut memory = GuestMemory::new();
+    map(&mut memory, range(0x1000, 0x1000, 0x3000, 3), Some(&file)).unwrap();
+    map(&mut memory, range(0x2000, 0x1000, 0, 3), Some(&file)).unwrap();
+    write(&memory, &[(0x1ffe, 4)], b"wxyz").unwrap();
+    assert_eq!(file_bytes(&file, 0x3ffe, 2), b"wx");
+    assert_eq!(file_bytes(&file, 0, 2), b"yz");
+    assert_eq!(read(&memory, &[(0x2ffe, 4)]), Err(MemoryFault::Unmapped));
+    assert_eq!(read(&memory, &[(0xffe, 4)]), Err(MemoryFault::Unmapped));
+}
+
+#[test]
+fn nothing_is_written_where_a_later_segment_fails() {
+    let file = sealed(0x1000);
+    let mut memory = GuestMemory::new();
+    map(&mut memory, range(0, 0x1000, 0, 3), Some(&file)).unwrap();
+    assert_eq!(write(&memory, &[(0, 2), (0x1000, 2)], b"abcd"), Err(MemoryFault::Unmapped));
+    assert_eq!(write(&memory, &[(0, 2), (u64::MAX, 2)], b"abcd"), Err(MemoryFault::Unmapped));
+    assert_eq!(write(&memory, &[(0, 2), (u64::MAX, usize::MAX)], b"abcd"), Err(MemoryFault::Unmapped));
+    assert_eq!(file_bytes(&file, 0, 4), [0; 4]);
+}
+
+#[test]
+fn rights_and_unreachable_ranges() {
+    let file = sealed(0x3000);
+    let mut memory = GuestMemory::new();
+    map(&mut memory, range(0, 0x1000, 0, 1), Some(&file)).unwrap();
+    map(&mut memory, range(0x1000, 0x1000, 0, 3), None).unwrap();
+    memory.map(&range(0x2000, 0x1000, 0, 3), Some(sealed(0x1000).into()), |_| Sharing::Private).unwrap();
+    assert_eq!(write(&memory, &[(0, 1)], b"a"), Err(MemoryFault::ReadOnly));
+    assert!(read(&memory, &[(0, 1)]).is_ok());
+    assert_eq!(read(&memory, &[(0x1000, 1)]), Err(MemoryFault::Unmapped));
+    assert_eq!(read(&memory, &[(0x2000, 1)]), Err(MemoryFault::NotShared));
+    assert_eq!(memory.sharing(), Sharing::Private);
+}
+
+#[test]
+fn sharing_is_judged_once_for_each_file() {
+    let file = sealed(0x2000);
+    let mut memory = GuestMemory::new();
+    assert_eq!(memory.sharing(), Sharing::Unknown);
+    let mut asked = 0;
+    for page in 0..2 {
+        let own = file.try_clone().unwrap().into();
+        let judge = |_: &FileId| {
+            asked += 1;
+            Sharing::Unknown
+        };
+        memory.map(&range(page * 0x1000, 0x1000, page * 0x1000, 3), Some(own), judge).unwrap();
+    }
+    assert_eq!(asked, 1);
+    assert_eq!(memory.sharing(), Sharing::Unknown);
+    assert_eq!(memory.files.len(), 1);
+}
+
+#[test]
+fn unusable_ranges_are_refused_and_change_nothing() {
+    let file = sealed(0x2000);
+    let mut memory = GuestMemory::new();
+    let errno = |result: Result<(), MapError>| result.unwrap_err().errno();
+    assert_eq!(errno(map(&mut memory, range(0, 0, 0, 3), Some(&file))), libc::EINVAL);
+    assert_eq!(errno(map(&mut memory, range(u64::MAX - 1, 0x1000, 0, 3), None)), libc::EINVAL);
+    assert_eq!(errno(map(&mut memory, range(0, 0x1000, 0x1001, 3), Some(&file))), libc::EINVAL);
+    assert_eq!(errno(map(&mut memory, range(0, 0x3000, 0, 3), Some(&file))), libc::EINVAL);
+    assert_eq!(errno(map(&mut memory, range(0, 0x1000, u64::MAX, 3), Some(&file))), libc::EINVAL);
+    let device = File::open("/dev/zero").unwrap();
+    assert_eq!(errno(map(&mut memory, range(0, 0x1000, 0, 3), Some(&device))), libc::EINVAL);
+    let read_only = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+    assert_eq!(errno(map(&mut memory, range(0, 0x1000, 0, 3), Some(&read_only))), libc::EACCES);
+    assert!(memory.ranges.is_empty());
+
+    map(&mut memory, range(0x1000, 0x1000, 0, 3), Some(&file)).unwrap();
+    for (address, size) in [(0x1000, 0x1000), (0, 0x1001), (0x1fff, 1), (0, 0x4000), (0x1800, 0x10)] {
+        assert_eq!(errno(map(&mut memory, range(address, size, 0, 3), None)), libc::EEXIST);
+    }
+    map(&mut memory, range(0x2000, 0x1000, 0, 3), Some(&file)).unwrap();
+    map(&mut memory, range(0, 0x1000, 0, 3), Some(&file)).unwrap();
+}
+
+#[test]
+fn unmap_takes_what_is_inside() {
+    let file = sealed(0x4000);
+    let mut memory = GuestMemory::new();
+    let mapped = |memory: &mut GuestMemory| {
+        for page in 1..4 {
+            map(memory, range(page * 0x1000, 0x1000, 0, 3), Some(&file)).unwrap();
+        }
+    };
+    mapped(&mut memory);
+    unmap(&mut memory, 0x2000, 0x1000, 0).unwrap();
+    assert_eq!(read(&memory, &[(0x2000, 1)]), Err(MemoryFault::Unmapped));
+    assert!(read(&memory, &[(0x1000, 1), (0x3000, 1)]).is_ok());
+    // Never mapped, empty, and beyond everything.
+    unmap(&mut memory, 0x9000, 0x1000, 0).unwrap();
+    unmap(&mut memory, 0x9000, 0, 0).unwrap();
+    for (address, size) in [(0x1800, 0x1000), (0x1000, 0x800), (0, 0x1001), (0x3fff, 1)] {
+        assert!(matches!(unmap(&mut memory, address, size, 0), Err(MapError::Cut)), "{address:#x}");
+    }
+    assert!(matches!(unmap(&mut memory, 2, u64::MAX, 0), Err(MapError::Range)));
+    unmap(&mut memory, 1, u64::MAX, 0).unwrap();
+    assert!(memory.ranges.is_empty());
+    mapped(&mut memory);
+    unmap(&mut memory, 0, 0, DmaUnmapFlags::UNMAP_ALL.bits()).unwrap();
+    assert!(memory.ranges.is_empty());
+}
+
+#[test]
+fn a_file_that_became_shorter_is_a_fault_and_no_crash() {
+    let file = memfd(0x2000, 0);
+    let mut memory = GuestMemory::new();
+    map(&mut memory, range(0, 0x2000, 0, 3), Some(&file)).unwrap();
+    write(&memory, &[(0x1ff0, 4)], b"abcd").unwrap();
+    assert_eq!(read(&memory, &[(0x1ff0, 4)]), Ok(Bytes::from_static(b"abcd")));
+    file.set_len(0x1000).unwrap();
+    assert_eq!(write(&memory, &[(0, 4), (0x1ff0, 4)], b"abcdefgh"), Err(MemoryFault::Unmapped));
+    assert_eq!(read(&memory, &[(0x1ff0, 4)]), Err(MemoryFault::Unmapped));
+    assert_eq!(read(&memory, &[(0, 4)]), Ok(Bytes::from_static(&[0; 4])));
+}
+
+proptest! {
+    #[test]
+    fn reads_and_writes_agree_with_flat_memory(
+        operations in proptest::collection::vec((any::<bool>(), 0_u64..0x3000, 0_usize..0x900, any::<u8>()), 1..24)
+    ) {
+        let file = sealed(0x3000);
+        let mut memory = GuestMemory::new();
+        for page in 0..3 {
+            map(&mut memory, range(page * 0x1000, 0x1000, (2 - page) * 0x1000, 3), Some(&file)).unwrap();
+        }
+        let mut oracle = vec![0_u8; 0x3000];
+        for (store, address, len, fill) in operations {
+            let begin = usize::try_from(address).unwrap();
+            match oracle.get_mut(begin..begin + len) {
+                Some(place) if store => {
+                    for (index, byte) in place.iter_mut().enumerate() {
+                        *byte = fill.wrapping_add(u8::try_from(index & 0xff).unwrap());
+                    }
+                    write(&memory, &[(address, len)], place).unwrap();
+                }
+                Some(place) => prop_assert_eq!(&read(&memory, &[(address, len)]).unwrap()[..], &place[..]),
+                None => prop_assert_eq!(read(&memory, &[(address, len)]), Err(MemoryFault::Unmapped)),
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! An adaptor process.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// Longer than anything here takes on a loaded machine.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A directory and loopback addresses that no other test has: 127.RUN.TEST.node.
+pub struct Place {
+    directory: TempDir,
+    test: u8,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        static TESTS: AtomicU8 = AtomicU8::new(1);
+        let test = TESTS.fetch_add(1, Ordering::Relaxed);
+        Self { directory: tempfile::tempdir().unwrap(), test }
+    }
+
+    pub fn address(&self, node: u8) -> SocketAddr {
+        let run = std::process::id().to_le_bytes();
+        SocketAddr::from(([127, 1 + (run[0] & 63), self.test, node], 20_000 + u16::from(run[1])))
+    }
+
+    pub fn socket(&self, node: u8) -> PathBuf {
+        self.directory.path().join(format!("{node}.sock"))
+    }
+
+    /// Starts `node` with these `peers`, which it dials, and waits until it is there.
+    pub fn start(&self, node: u8, peers: &[u8], options: &[&str]) -> Node {
+        let mut arguments = vec![
+            "--node-id".to_owned(),
+            node.to_string(),
+            "--listen".to_owned(),
+            self.address(node).to_string(),
+            "--socket-path".to_owned(),
+            self.socket(node).display().to_string(),
+        ];
+        for &peer in peers {
+            arguments.extend(["--peer".to_owned(), format!("{peer}={}", self.address(peer))]);
+        }
+        arguments.extend(options.iter().map(|&option| option.to_owned()));
+        let mut node = Node::spawn(&arguments);
+        node.wait_for("guest socket");
+        node
+    }
+}
+
+/// A running adaptor; killed when dropped.
+pub struct Node {
+    child: Child,
+    lines: Receiver<String>,
+    log: Vec<String>,
+}
+
+impl Node {
+    pub fn spawn(arguments: &[String]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_assured-rdma"))
+            .arg("adaptor")
+            .args(arguments)
+            .env_remove("RUST_LOG")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = child.stderr.take().unwrap();
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            for line in BufReader::new(stderr).lines() {
+                let _ = sender.send(line.unwrap());
+            }
+        });
+        Self { child, lines, log: Vec::new() }
+    }
+
+    /// Waits for a new log line that contains `part`.
+    pub fn wait_for(&mut self, part: &str) -> String {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    self.log.push(line.clone());
+                    if line.contains(part) {
+                        return line;
+                    }
+                }
+                Err(error) => panic!("no line with {part:?} ({error}) in:\n{}", self.log.join("\n")),
+            }
+        }
+    }
+
+    /// Every line so far.
+    pub fn log(&mut self) -> &[String] {
+        self.log.extend(self.lines.try_iter());
+        &self.log
+    }
+
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: `kill` only takes numbers, and the child has not been waited for, so that its id is still its own.
+        assert_eq!(unsafe { libc::kill(self.child.id().cast_signed(), signal) }, 0);
+    }
+
+    /// Waits until the process has ended; gives its status and the log.
+    pub fn wait(mut self) -> (ExitStatus, Vec<String>) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(line) => self.log.push(line),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("still running:\n{}", self.log.join("\n")),
+            }
+        }
+        let status = self.child.wait().unwrap();
+        (status, core::mem::take(&mut self.log))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            eprintln!("log of process {}:\n{}", self.child.id(), self.log().join("\n"));
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The contract of the device, line by line, in a simulated network with virtual time and seeded faults.
+//!
+//! A failing schedule prints its seed; `SIM_SEED=0x... cargo test --test sim` replays it alone. `SIM_SCHEDULES=n` runs
+//! that many random schedules (default 400).
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+mod contract;
+mod flat_memory;
+mod oracle;
+mod schedule;
+mod world;

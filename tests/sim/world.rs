@@ -1,0 +1,494 @@
+//! Nodes, their memories, and a network that loses, doubles, delays and flips bits, all in virtual time.
+//!
+//! Everything random comes from one seed, so that a run can be repeated.
+
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use assured_rdma::adaptor::address::{Geometry, NodeId};
+use assured_rdma::adaptor::memory::{MemoryFault, MemoryOperation, Segment};
+use assured_rdma::adaptor::mesh::Timing;
+use assured_rdma::adaptor::mesh::framing::{FrameError, Framer};
+use assured_rdma::adaptor::random::Random;
+use assured_rdma::adaptor::{Adaptor, Busy, Event, Instant, LoadTag, Region, Settings};
+use bytes::Bytes;
+
+pub const DEADLINE: Duration = Duration::from_millis(500);
+pub const LEASE: Duration = Duration::from_millis(150);
+pub const KEEPALIVE: Duration = Duration::from_secs(2);
+pub const WINDOW: u64 = 4 << 20;
+/// Guest memory: commands in the first pages, the exported window behind.
+pub const MEMORY: usize = 0x20_000;
+pub const EXPORTED: u64 = 0x10_000;
+pub const EXPORT_LEN: u64 = 0x10_000;
+
+/// How badly the network behaves; chances are in 1/1000.
+#[derive(Clone, Copy, Debug)]
+pub struct Faults {
+    pub loss: u64,
+    pub double: u64,
+    pub flip: u64,
+    /// The longest time a packet travels beyond the shortest, in microseconds; lets packets overtake each other.
+    pub jitter: u64,
+    /// Packets that were under way when a link was cut arrive later all the same, as from a router's buffer.
+    pub survive_cut: bool,
+}
+
+impl Faults {
+    pub const NONE: Self = Self { loss: 0, double: 0, flip: 0, jitter: 0, survive_cut: false };
+}
+
+/// A write that a node executed in its window's memory.
+#[derive(Clone, Debug)]
+pub struct Execution {
+    pub node: NodeId,
+    pub offset: u64,
+    pub data: Bytes,
+}
+
+struct Node {
+    adaptor: Adaptor,
+    memory: Vec<u8>,
+    paused_until: Instant,
+    next_tag: u64,
+    cookie: u32,
+}
+
+struct Parcel {
+    at: Instant,
+    order: u64,
+    from: NodeId,
+    to: NodeId,
+    wire: Vec<u8>,
+}
+
+impl PartialEq for Parcel {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+}
+impl Eq for Parcel {}
+impl PartialOrd for Parcel {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Parcel {
+    /// The earliest is the greatest, as the heap wants it.
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (other.at, other.order).cmp(&(self.at, self.order))
+    }
+}
+
+pub struct World {
+    pub now: Instant,
+    pub faults: Faults,
+    pub random: Random,
+    nodes: BTreeMap<NodeId, Node>,
+    links: BTreeMap<(NodeId, NodeId), bool>,
+    parcels: BinaryHeap<Parcel>,
+    sent: u64,
+    pub packets: u64,
+    pub executions: Vec<Execution>,
+    pub events: Vec<(NodeId, Event)>,
+    answers: BTreeMap<(NodeId, LoadTag), Bytes>,
+    pub interrupts: Vec<(NodeId, u16)>,
+}
+
+fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
+    if a < b { (a, b) } else { (b, a) }
+}
+
+impl World {
+    /// Nodes 1 to `count`, linked with each other, each with a window at offset 0 for all others, once their links are up.
+    pub fn new(seed: u64, count: u8) -> Self {
+        let mut world = Self {
+            now: Instant::from_nanos(1_000_000),
+            faults: Faults::NONE,
+            random: Random::new(seed),
+            nodes: BTreeMap::new(),
+            links: BTreeMap::new(),
+            parcels: BinaryHeap::new(),
+            sent: 0,
+            packets: 0,
+            executions: Vec::new(),
+            events: Vec::new(),
+            answers: BTreeMap::new(),
+            interrupts: Vec::new(),
+        };
+        for id in 1..=count {
+            world.start(NodeId(id), count);
+        }
+        let ids: Vec<NodeId> = world.nodes.keys().copied().collect();
+        for &a in &ids {
+            for &b in ids.iter().filter(|&&b| a < b) {
+                world.link(a, b);
+            }
+        }
+        world.run_for(Duration::from_millis(5));
+        for id in ids {
+            world.export(id, 0b11, u64::MAX);
+        }
+        world
+    }
+
+    fn start(&mut self, id: NodeId, count: u8) {
+        let settings = Settings {
+            node: id,
+            geometry: Geometry::new(16, WINDOW).unwrap(),
+            peers: (1..=count.max(id.0)).map(NodeId).collect(),
+            timing: Timing { deadline: DEADLINE, lease: LEASE, keepalive: KEEPALIVE },
+            gather: Duration::from_micros(50),
+            seed: self.random.next(),
+        };
+        let mut node = Node {
+            adaptor: Adaptor::new(settings),
+            memory: vec![0; MEMORY],
+            paused_until: Instant::ZERO,
+            next_tag: self.nodes.get(&id).map_or(1, |n| n.next_tag),
+            cookie: 0,
+        };
+        // Memory space and bus master, as the guest's kernel enables them.
+        node.adaptor.handle_store(self.now, Region::Config, 4, &[6, 0]).unwrap();
+        self.nodes.insert(id, node);
+    }
+
+    /// The process of a node is killed and started again; its memory is a new guest's.
+    pub fn restart(&mut self, id: NodeId, count: u8) {
+        let peers: Vec<NodeId> = self.nodes.keys().copied().filter(|&p| p != id).collect();
+        for &peer in &peers {
+            self.cut(id, peer);
+        }
+        self.start(id, count);
+        for &peer in &peers {
+            self.link(id, peer);
+        }
+        self.take_outputs();
+    }
+
+    /// The guest of a node is reset; its process lives on.
+    pub fn reset(&mut self, id: NodeId) {
+        let now = self.now;
+        let node = self.nodes.get_mut(&id).unwrap();
+        node.adaptor.handle_reset(now);
+        node.adaptor.handle_store(now, Region::Config, 4, &[6, 0]).unwrap();
+        self.take_outputs();
+    }
+
+    pub fn is_linked(&self, a: NodeId, b: NodeId) -> bool {
+        self.links.get(&pair(a, b)) == Some(&true)
+    }
+
+    pub fn link(&mut self, a: NodeId, b: NodeId) {
+        self.links.insert(pair(a, b), true);
+        let now = self.now;
+        self.adaptor(a).handle_link_up(now, b);
+        self.adaptor(b).handle_link_up(now, a);
+        self.take_outputs();
+    }
+
+    pub fn cut(&mut self, a: NodeId, b: NodeId) {
+        self.links.insert(pair(a, b), false);
+        if !self.faults.survive_cut {
+            self.parcels.retain(|parcel| pair(parcel.from, parcel.to) != pair(a, b));
+        }
+        let now = self.now;
+        self.adaptor(a).handle_link_down(now, b);
+        self.adaptor(b).handle_link_down(now, a);
+        self.take_outputs();
+    }
+
+    /// A node stands still, as under SIGSTOP: nothing reaches it and it does nothing.
+    pub fn pause(&mut self, id: NodeId, time: Duration) {
+        self.nodes.get_mut(&id).unwrap().paused_until = self.now.after(time);
+    }
+
+    pub fn adaptor(&mut self, id: NodeId) -> &mut Adaptor {
+        &mut self.nodes.get_mut(&id).unwrap().adaptor
+    }
+
+    pub fn memory(&mut self, id: NodeId) -> &mut [u8] {
+        &mut self.nodes.get_mut(&id).unwrap().memory
+    }
+
+    pub fn is_up(&mut self, at: NodeId, peer: NodeId) -> bool {
+        self.register(at, 0x1000 + 16 * u64::from(peer.0)) & 2 != 0
+    }
+
+    /// Whether `at` can reach `peer`, and knows it as what it is now.
+    pub fn knows(&mut self, at: NodeId, peer: NodeId) -> bool {
+        let seen = self.register(at, 0x1008 + 16 * u64::from(peer.0));
+        self.is_up(at, peer) && seen == self.register(peer, 0x18)
+    }
+
+    /// Offset in the access space of an offset in a node's window.
+    pub fn space(node: NodeId, offset: u64) -> u64 {
+        u64::from(node.0) * WINDOW + offset
+    }
+
+    pub fn store(&mut self, at: NodeId, node: NodeId, offset: u64, data: &[u8]) -> Result<(), Busy> {
+        let now = self.now;
+        let result = self.adaptor(at).handle_store(now, Region::Access, Self::space(node, offset), data);
+        self.take_outputs();
+        result
+    }
+
+    pub fn idle(&mut self, at: NodeId) {
+        let now = self.now;
+        self.adaptor(at).handle_idle(now);
+        self.take_outputs();
+    }
+
+    /// Begins a load; its answer comes from [`Self::answer`].
+    pub fn begin_load(&mut self, at: NodeId, region: Region, offset: u64, len: usize) -> LoadTag {
+        let now = self.now;
+        let node = self.nodes.get_mut(&at).unwrap();
+        let tag = LoadTag(node.next_tag);
+        node.next_tag += 1;
+        node.adaptor.handle_load(now, tag, region, offset, len);
+        self.take_outputs();
+        tag
+    }
+
+    pub fn answer(&mut self, at: NodeId, tag: LoadTag) -> Option<Bytes> {
+        self.answers.remove(&(at, tag))
+    }
+
+    /// Loads, and lets time pass until the answer is there. Panics where that takes longer than the deadline allows.
+    pub fn load(&mut self, at: NodeId, region: Region, offset: u64, len: usize) -> Bytes {
+        let tag = self.begin_load(at, region, offset, len);
+        let start = self.now;
+        loop {
+            if let Some(data) = self.answer(at, tag) {
+                return data;
+            }
+            assert!(self.now.since(start) <= DEADLINE, "bounded: a load takes longer than the deadline");
+            self.step();
+        }
+    }
+
+    pub fn read(&mut self, at: NodeId, node: NodeId, offset: u64, len: usize) -> Bytes {
+        self.load(at, Region::Access, Self::space(node, offset), len)
+    }
+
+    /// The status word for a block.
+    pub fn check(&mut self, at: NodeId, node: NodeId, offset: u64) -> u32 {
+        let data = self.load(at, Region::Assurance, Self::space(node, offset), 4);
+        u32::from_le_bytes(data[..].try_into().unwrap())
+    }
+
+    pub fn register(&mut self, at: NodeId, offset: u64) -> u64 {
+        let data = self.load(at, Region::Registers, offset, 8);
+        u64::from_le_bytes(data[..].try_into().unwrap())
+    }
+
+    pub fn set_register(&mut self, at: NodeId, offset: u64, value: u32) {
+        let now = self.now;
+        self.adaptor(at).handle_store(now, Region::Registers, offset, &value.to_le_bytes()).unwrap();
+        self.take_outputs();
+    }
+
+    /// Exports the window at offset 0 by the command mailbox, as a driver does.
+    pub fn export(&mut self, at: NodeId, rights: u32, nodes: u64) {
+        let mut descriptor = [0u8; 128];
+        let mut put = |at: usize, bytes: &[u8]| descriptor[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0x10, &0u64.to_le_bytes());
+        put(0x18, &EXPORT_LEN.to_le_bytes());
+        put(0x20, &rights.to_le_bytes());
+        put(0x24, &1u32.to_le_bytes());
+        put(0x28, &0x1000u64.to_le_bytes());
+        put(0x40, &nodes.to_le_bytes());
+        let memory = self.memory(at);
+        memory[0x1000..0x2000].fill(0);
+        memory[0x1000..0x1008].copy_from_slice(&EXPORTED.to_le_bytes());
+        memory[0x1008..0x1010].copy_from_slice(&EXPORT_LEN.to_le_bytes());
+        assert_eq!(self.command(at, 1, descriptor), 0, "the window is exported");
+    }
+
+    /// Closes the window at offset 0.
+    pub fn unexport(&mut self, at: NodeId) {
+        assert_eq!(self.command(at, 2, [0; 128]), 0, "the window is closed");
+    }
+
+    /// Gives a command and returns COMMAND_STATUS.
+    pub fn command(&mut self, at: NodeId, opcode: u32, mut descriptor: [u8; 128]) -> u64 {
+        let node = self.nodes.get_mut(&at).unwrap();
+        node.cookie += 1;
+        let cookie = node.cookie;
+        descriptor[..4].copy_from_slice(b"ARDC");
+        descriptor[4..8].copy_from_slice(&cookie.to_le_bytes());
+        descriptor[8..12].copy_from_slice(&opcode.to_le_bytes());
+        node.memory[..128].copy_from_slice(&descriptor);
+        self.set_register(at, 0x40, 0);
+        self.set_register(at, 0x44, 0);
+        self.set_register(at, 0x48, cookie);
+        self.set_register(at, 0x4c, opcode);
+        self.register(at, 0x50) & 0xffff_ffff
+    }
+
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.now.after(time);
+        while self.next_moment() <= end {
+            self.step();
+        }
+        self.now = self.now.max(end);
+        self.take_outputs();
+    }
+
+    /// Lets time pass until `done`, at most `limit`.
+    pub fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        let end = self.now.after(limit);
+        loop {
+            if done(self) {
+                return true;
+            }
+            if self.next_moment() > end {
+                return false;
+            }
+            self.step();
+        }
+    }
+
+    fn next_moment(&self) -> Instant {
+        let parcel = self.parcels.peek().map(|parcel| parcel.at);
+        let timers = self
+            .nodes
+            .values()
+            .filter_map(|node| node.adaptor.poll_timeout().map(|at| at.max(node.paused_until)));
+        timers.chain(parcel).min().unwrap_or(Instant::from_nanos(u64::MAX)).max(self.now)
+    }
+
+    /// Goes to the next moment at which something happens, and lets it happen.
+    pub fn step(&mut self) {
+        self.now = self.next_moment();
+        while self.parcels.peek().is_some_and(|parcel| parcel.at <= self.now) {
+            let mut parcel = self.parcels.pop().unwrap();
+            let wakes = self.nodes[&parcel.to].paused_until;
+            if wakes > self.now {
+                parcel.at = wakes;
+                self.parcels.push(parcel);
+            } else {
+                self.deliver(parcel);
+            }
+        }
+        let now = self.now;
+        for node in self.nodes.values_mut().filter(|node| node.paused_until <= now) {
+            if node.adaptor.poll_timeout().is_some_and(|at| at <= now) {
+                node.adaptor.handle_timeout(now);
+            }
+        }
+        self.take_outputs();
+    }
+
+    fn deliver(&mut self, parcel: Parcel) {
+        let now = self.now;
+        if !self.is_linked(parcel.from, parcel.to) {
+            return;
+        }
+        let adaptor = self.adaptor(parcel.to);
+        let mut framer = Framer::default();
+        framer.push(&parcel.wire);
+        match framer.next_packet() {
+            Some(Ok(packet)) => adaptor.handle_packet(now, parcel.from, packet),
+            Some(Err(FrameError::Corrupt | FrameError::Broken(_))) => adaptor.handle_corrupt(parcel.from),
+            None => {}
+        }
+        self.take_outputs();
+    }
+
+    fn take_outputs(&mut self) {
+        let ids: Vec<NodeId> = self.nodes.keys().copied().collect();
+        let mut cuts = Vec::new();
+        for id in ids {
+            if self.nodes[&id].paused_until > self.now {
+                continue;
+            }
+            self.execute_memory_operations(id);
+            let now = self.now;
+            for peer in self.nodes.keys().copied().collect::<Vec<_>>() {
+                while let Some(packet) = self.adaptor(id).poll_packet(now, peer) {
+                    let mut wire = Vec::new();
+                    packet.emit(&mut wire);
+                    self.send(id, peer, wire);
+                }
+            }
+            let node = self.nodes.get_mut(&id).unwrap();
+            while let Some(completion) = node.adaptor.poll_completion() {
+                self.answers.insert((id, completion.tag), completion.data);
+            }
+            while let Some(vector) = node.adaptor.poll_interrupt() {
+                self.interrupts.push((id, vector));
+            }
+            while let Some(event) = node.adaptor.poll_event() {
+                self.events.push((id, event));
+                if let Event::CutLink(peer) = event {
+                    cuts.push((id, peer));
+                }
+            }
+        }
+        for (a, b) in cuts {
+            self.cut(a, b);
+            self.link(a, b);
+        }
+    }
+
+    fn execute_memory_operations(&mut self, id: NodeId) {
+        let now = self.now;
+        let node = self.nodes.get_mut(&id).unwrap();
+        while let Some(operation) = node.adaptor.poll_memory(now) {
+            let (id_of, result) = match operation {
+                MemoryOperation::Read { id, segments } => (id, collect(&node.memory, &segments)),
+                MemoryOperation::Write { id: operation, segments, data } => {
+                    for segment in &segments {
+                        if let Some(offset) = segment.address.checked_sub(EXPORTED) {
+                            self.executions.push(Execution { node: id, offset, data: data.clone() });
+                        }
+                    }
+                    (operation, spread(&mut node.memory, &segments, &data))
+                }
+            };
+            node.adaptor.handle_memory_done(now, id_of, result);
+        }
+    }
+
+    fn send(&mut self, from: NodeId, to: NodeId, mut wire: Vec<u8>) {
+        self.packets += 1;
+        let faults = self.faults;
+        if self.random.next() % 1000 < faults.loss {
+            return;
+        }
+        let copies = 1 + u64::from(self.random.next() % 1000 < faults.double);
+        for _ in 0..copies {
+            let delay = 20 + if faults.jitter == 0 { 0 } else { self.random.next() % faults.jitter };
+            if self.random.next() % 1000 < faults.flip {
+                let bit = usize::try_from(self.random.next()).unwrap() % (wire.len() * 8);
+                wire[bit / 8] ^= 1 << (bit % 8);
+            }
+            self.sent += 1;
+            let at = self.now.after(Duration::from_micros(delay));
+            self.parcels.push(Parcel { at, order: self.sent, from, to, wire: wire.clone() });
+        }
+    }
+}
+
+fn collect(memory: &[u8], segments: &[Segment]) -> Result<Bytes, MemoryFault> {
+    let mut data = Vec::new();
+    for segment in segments {
+        let start = usize::try_from(segment.address).map_err(|_| MemoryFault::Unmapped)?;
+        let bytes = memory.get(start..start + segment.len).ok_or(MemoryFault::Unmapped)?;
+        data.extend_from_slice(bytes);
+    }
+    Ok(data.into())
+}
+
+fn spread(memory: &mut [u8], segments: &[Segment], data: &[u8]) -> Result<Bytes, MemoryFault> {
+    let mut rest = data;
+    for segment in segments {
+        let start = usize::try_from(segment.address).map_err(|_| MemoryFault::Unmapped)?;
+        let (part, behind) = rest.split_at(segment.len);
+        let target = memory.get_mut(start..start + segment.len).ok_or(MemoryFault::Unmapped)?;
+        target.copy_from_slice(part);
+        rest = behind;
+    }
+    Ok(Bytes::new())
+}
