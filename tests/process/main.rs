@@ -10,6 +10,8 @@ mod proxy;
 
 use std::time::{Duration, Instant};
 
+use std::time::{Duration, Instant};
+
 use guest::{Guest, READ, WRITE};
 use node::{Node, Place};
 
