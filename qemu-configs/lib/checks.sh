@@ -2,6 +2,8 @@
 # over their command ports.
 # shellcheck shell=bash
 
+# Vendor and device of the adaptor, as lspci takes it.
+PCI_ID=1234:4152
 # A load takes a hundred times as long as a posted store, so one block of so many is read back, unless all is asked for.
 READ_BACK_EVERY=16
 # Exports for the guests' own tests, as NODE:OFFSET.

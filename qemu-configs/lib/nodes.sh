@@ -7,9 +7,6 @@ declare -A adaptor_pid adaptor_port
 # and has a monitor for that (yes or no; default: no, then a reset ends QEMU).
 declare -A node_memory node_resets
 
-# Vendor and device of the adaptor, as lspci takes it.
-PCI_ID=1234:4152
-
 # The accelerator in ACCEL: kvm where it really runs this kernel, else tcg. /dev/kvm may open and yet not do it, so a
 # guest is tried; the answer holds until the machine is booted again. LAB_ACCEL decides without a trial.
 choose_accelerator() {

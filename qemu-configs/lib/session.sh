@@ -1,18 +1,18 @@
 # A session: what the demo and the tests with guests have around their checks. One at a time in this repository, since
 # they share builds; everything built; nodes started; and at the end nothing left but logs.
-# shellcheck shell=bash source-path=SCRIPTDIR
+# shellcheck shell=bash
 
-# shellcheck source=lab.sh
+# shellcheck source=qemu-configs/lib/lab.sh
 source "$REPO/qemu-configs/lib/lab.sh"
-# shellcheck source=build.sh
+# shellcheck source=qemu-configs/lib/build.sh
 source "$REPO/qemu-configs/lib/build.sh"
-# shellcheck source=guest.sh
+# shellcheck source=qemu-configs/lib/guest.sh
 source "$REPO/qemu-configs/lib/guest.sh"
-# shellcheck source=nodes.sh
+# shellcheck source=qemu-configs/lib/nodes.sh
 source "$REPO/qemu-configs/lib/nodes.sh"
-# shellcheck source=tally.sh
+# shellcheck source=qemu-configs/lib/tally.sh
 source "$REPO/qemu-configs/lib/tally.sh"
-# shellcheck source=steps.sh
+# shellcheck source=qemu-configs/lib/steps.sh
 source "$REPO/qemu-configs/lib/steps.sh"
 
 GUEST_MEMORY=512M

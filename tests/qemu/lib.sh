@@ -1,10 +1,10 @@
 # What the tests with guests share. Each script here is a session of its own, with `--kernel VERSION` as its only option,
 # and ends with `NAME: N passed, M failed`.
-# shellcheck shell=bash source-path=SCRIPTDIR
+# shellcheck shell=bash
 
-# shellcheck source=../../qemu-configs/lib/common.sh
+# shellcheck source=qemu-configs/lib/common.sh
 source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../../qemu-configs/lib/common.sh"
-# shellcheck source=../../qemu-configs/lib/session.sh
+# shellcheck source=qemu-configs/lib/session.sh
 source "$REPO/qemu-configs/lib/session.sh"
 
 # A part of the kernel image for short copies, made in every guest, and its length in bytes.
