@@ -263,8 +263,9 @@ static void ardma_reset_done(struct pci_dev *pdev)
 	enable_irq(adaptor->irq);
 	if (!adaptor->gone && ardma_start(adaptor))
 		adaptor->broken = true;
-	up_write(&adaptor->gate);
+	/* Before any access is possible: who has made one since can know that there was a reset. */
 	ardma_announce(adaptor, ARDMA_EVENT_RESET);
+	up_write(&adaptor->gate);
 }
 
 static const struct pci_error_handlers ardma_error_handlers = {
