@@ -1,0 +1,62 @@
+//! Packets made from fields that the fuzzer chooses.
+
+use arbitrary::Arbitrary;
+use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
+use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
+use assured_rdma::adaptor::status::Code;
+
+const OFFSET_MASK: u64 = (1 << 48) - 1;
+
+/// Every field of a packet, whatever its command uses of them.
+#[derive(Arbitrary, Clone, Debug)]
+pub struct Fields {
+    command: u8,
+    nodes: [u8; 2],
+    incarnations: [u64; 2],
+    epoch: u32,
+    sequence: u32,
+    acknowledge: u32,
+    count: u32,
+    code: u8,
+    address: u64,
+    stamp: u64,
+    data: Vec<u8>,
+}
+
+impl From<Fields> for Packet {
+    fn from(fields: Fields) -> Self {
+        let epoch = Epoch(fields.epoch);
+        let sequence = Sequence(fields.sequence);
+        let stamp = Stamp(fields.stamp);
+        let progress = Progress { epoch, acknowledge: Sequence(fields.acknowledge), echo: stamp };
+        let offset = fields.address & OFFSET_MASK;
+        let code = Code::ALL[usize::from(fields.code) % Code::ALL.len()];
+        let data = fields.data.into();
+        let body = match fields.command % 8 {
+            kind @ 0..2 => {
+                Body::Hello { wants_reply: kind == 0, epoch, nonce: fields.address, echo: fields.stamp }
+            }
+            2 => Body::Write { progress, sequence, offset, data },
+            3 => Body::Read { progress, sequence, offset, len: fields.count },
+            4 => Body::Confirm { progress, sent: sequence },
+            5 => Body::Done { epoch, first: sequence, count: fields.count, code, stamp, data },
+            6 => Body::Nak { epoch, expected: sequence, stamp },
+            _ => Body::Ask { epoch, stamp },
+        };
+        Self {
+            source: NodeId(fields.nodes[0]),
+            destination: NodeId(fields.nodes[1]),
+            source_incarnation: Incarnation(fields.incarnations[0]),
+            destination_incarnation: Incarnation(fields.incarnations[1]),
+            body,
+        }
+    }
+}
+
+/// The wire form of a packet.
+pub fn wire(packet: &Packet) -> Vec<u8> {
+    let mut wire = Vec::new();
+    packet.emit(&mut wire);
+    wire
+}
