@@ -70,6 +70,7 @@ pub(super) struct Responder {
     lease_until: Instant,
     /// Before this time the lease is not asked for again.
     ask_at: Instant,
+    ask_wanted: bool,
     nak_wanted: bool,
     /// The last gap that was reported; it is reported again only when the initiating side probes.
     reported_gap: Option<Sequence>,
@@ -89,6 +90,7 @@ impl Responder {
             cursor: 0,
             lease_until: Instant::ZERO,
             ask_at: Instant::ZERO,
+            ask_wanted: false,
             nak_wanted: false,
             reported_gap: None,
         }
@@ -205,11 +207,19 @@ impl Responder {
             self.reported_gap = Some(self.expected);
             return Some(Body::Nak { epoch, expected: self.expected, stamp });
         }
-        if self.ask_due().is_some_and(|at| at <= now) {
-            self.ask_at = now.after(ASK_AGAIN);
+        self.handle_timeout(now);
+        if core::mem::take(&mut self.ask_wanted) && self.queued_writes > 0 && self.lease_until <= now {
             return Some(Body::Ask { epoch, stamp });
         }
         None
+    }
+
+    /// Decides to ask for a lease; the link may take the packet later.
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        if self.ask_due().is_some_and(|at| at <= now) {
+            self.ask_wanted = true;
+            self.ask_at = now.after(ASK_AGAIN);
+        }
     }
 
     /// When [`Self::poll`] should be looked at again.

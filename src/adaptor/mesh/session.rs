@@ -56,6 +56,8 @@ pub(super) struct Session {
     owed_echo: Option<u64>,
     hello_at: Instant,
     hello_sent: Instant,
+    /// A Hello that wants a reply is to be sent.
+    hello_due: bool,
     unanswered: u32,
     /// Last words of an earlier incarnation of this node.
     farewell: VecDeque<Packet>,
@@ -86,6 +88,7 @@ impl Session {
             owed_echo: None,
             hello_at: Instant::ZERO,
             hello_sent: Instant::ZERO,
+            hello_due: false,
             unanswered: 0,
             farewell: VecDeque::new(),
             initiator: Initiator::new(timing.time_to_try(), timing.lease),
@@ -151,6 +154,7 @@ impl Session {
     fn doubt(&mut self, now: Instant) {
         self.proven = false;
         self.nonce = None;
+        self.hello_due = false;
         self.hello_at = now;
         self.hello_sent = Instant::ZERO;
     }
@@ -357,16 +361,25 @@ impl Session {
         Some(self.packet(body))
     }
 
+    /// Counts a Hello when its time has come. That the link cannot take it now is no reason to wait for longer: the
+    /// peer may be gone with data queued for it.
+    fn want_hello(&mut self, now: Instant) {
+        if self.hello_at <= now {
+            self.hello_due = true;
+            self.unanswered = self.unanswered.saturating_add(1);
+            self.hello_at = now.after(self.hello_interval());
+        }
+    }
+
     fn poll_hello(&mut self, now: Instant) -> Option<Body> {
-        let wants_reply = self.hello_at <= now;
+        self.want_hello(now);
+        let wants_reply = core::mem::take(&mut self.hello_due);
         if !wants_reply && self.owed_echo.is_none() {
             return None;
         }
         let mut nonce = 0;
         if wants_reply {
             nonce = *self.nonce.get_or_insert_with(|| self.random.next_nonzero());
-            self.unanswered = self.unanswered.saturating_add(1);
-            self.hello_at = now.after(self.hello_interval());
             self.hello_sent = now;
         }
         let echo = self.owed_echo.take().unwrap_or(0);
@@ -403,10 +416,14 @@ impl Session {
             };
             self.give_up(now, sent, unsent, out);
         }
-        if self.link && self.hello_at <= now && self.unanswered >= self.hello_limit() {
-            out.events.push_back(Event::CutLink(self.peer));
-            self.unanswered = 0;
-            self.hello_at = now.after(self.timing.keepalive);
+        if self.link {
+            if self.hello_at <= now && self.unanswered >= self.hello_limit() {
+                out.events.push_back(Event::CutLink(self.peer));
+                self.unanswered = 0;
+                self.hello_at = now.after(self.timing.keepalive);
+            }
+            self.want_hello(now);
+            self.responder.handle_timeout(now);
         }
         self.settle(now, out);
     }
