@@ -107,6 +107,14 @@ static int ardma_enable(struct ardma_adaptor *adaptor)
 		goto err_unmap;
 	}
 	dma_set_max_seg_size(&pdev->dev, UINT_MAX);
+
+	/* A kernel before this one may have left windows; they go before the adaptor may use DMA. */
+	down_write(&adaptor->gate);
+	if (!ardma_reset_function(adaptor))
+		ret = dev_err_probe(&pdev->dev, -EIO, "a reset is not confirmed\n");
+	up_write(&adaptor->gate);
+	if (ret)
+		goto err_unmap;
 	pci_set_master(pdev);
 	return 0;
 

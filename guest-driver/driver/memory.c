@@ -13,6 +13,12 @@
 /* Pages pinned in one go; between two of them a killed process gives up. */
 #define ARDMA_PIN_BATCH		512
 
+/*
+ * Both sides use the memory all the time: copies to and fro at map and unmap would overwrite what
+ * the other has written. Mappings that would need them are refused.
+ */
+#define ARDMA_MEMORY_ATTRIBUTES	DMA_ATTR_SKIP_CPU_SYNC
+
 struct ardma_run {
 	__le64 address;
 	__le64 length;
@@ -156,7 +162,8 @@ int ardma_memory_map(struct ardma_adaptor *adaptor, struct ardma_memory *memory)
 	unsigned int i;
 	int ret;
 
-	ret = dma_map_sgtable(dev, &memory->pages, ardma_memory_direction(memory), 0);
+	ret = dma_map_sgtable(dev, &memory->pages, ardma_memory_direction(memory),
+			      ARDMA_MEMORY_ATTRIBUTES);
 	if (ret)
 		return ret;
 	memory->mapped = true;
@@ -176,7 +183,7 @@ void ardma_memory_unmap(struct ardma_adaptor *adaptor, struct ardma_memory *memo
 {
 	if (memory->mapped)
 		dma_unmap_sgtable(&adaptor->pdev->dev, &memory->pages,
-				  ardma_memory_direction(memory), 0);
+				  ardma_memory_direction(memory), ARDMA_MEMORY_ATTRIBUTES);
 	memory->mapped = false;
 }
 
