@@ -6,7 +6,7 @@ use assured_rdma::adaptor::address::NodeId;
 use assured_rdma::adaptor::status::Code;
 use assured_rdma::adaptor::{Event, Region};
 
-use crate::world::{DEADLINE, EXPORT_LEN, EXPORTED, Faults, LEASE, World};
+use crate::world::{DEADLINE, EXPORT_LEN, EXPORTED, Faults, KEEPALIVE, LEASE, World};
 
 const A: NodeId = NodeId(1);
 const B: NodeId = NodeId(2);
@@ -329,6 +329,43 @@ mod bounded {
         world.pause(B, Duration::from_secs(20));
         world.run_for(Duration::from_secs(3));
         assert!(world.events.contains(&(A, Event::CutLink(B))));
+    }
+
+    #[test]
+    fn a_link_that_takes_nothing_more_is_cut_and_keeps_nobody_awake() {
+        let mut world = World::new(1, 2);
+        world.run_for(Duration::from_secs(1));
+        world.events.clear();
+        // The target stands still until the socket is full, and in it is a write for which the other side has to ask.
+        put(&mut world, 1, 0);
+        world.idle(A);
+        world.pause(B, Duration::from_secs(20));
+        world.fill(A, B);
+        put(&mut world, 2, 0);
+        let start = world.now;
+        for _ in 0..200 {
+            world.step();
+            if world.events.contains(&(A, Event::CutLink(B))) {
+                break;
+            }
+        }
+        let waited = world.now.since(start);
+        assert!(world.events.contains(&(A, Event::CutLink(B))), "not cut after 200 turns in {waited:?}");
+        assert!(waited <= KEEPALIVE * 3 / 2, "{waited:?}");
+    }
+
+    #[test]
+    fn a_lease_that_can_not_be_asked_for_keeps_nobody_awake() {
+        let mut world = World::new(1, 2);
+        world.run_for(Duration::from_secs(1));
+        world.fill(B, A);
+        put(&mut world, 1, 0);
+        world.idle(A);
+        let start = world.now;
+        for _ in 0..200 {
+            world.step();
+        }
+        assert!(world.now.since(start) > DEADLINE, "200 turns in {:?}", world.now.since(start));
     }
 
     #[test]

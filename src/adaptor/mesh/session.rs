@@ -56,6 +56,8 @@ pub(super) struct Session {
     owed_echo: Option<u64>,
     hello_at: Instant,
     hello_sent: Instant,
+    /// A Hello is due that the link has not taken yet.
+    hello_waits: bool,
     unanswered: u32,
     /// Last words of an earlier incarnation of this node.
     farewell: VecDeque<Packet>,
@@ -86,6 +88,7 @@ impl Session {
             owed_echo: None,
             hello_at: Instant::ZERO,
             hello_sent: Instant::ZERO,
+            hello_waits: false,
             unanswered: 0,
             farewell: VecDeque::new(),
             initiator: Initiator::new(timing.time_to_try(), timing.lease),
@@ -153,6 +156,7 @@ impl Session {
         self.nonce = None;
         self.hello_at = now;
         self.hello_sent = Instant::ZERO;
+        self.hello_waits = false;
     }
 
     pub(super) fn submit(&mut self, request: Request) {
@@ -318,6 +322,7 @@ impl Session {
         self.unanswered = 0;
         if self.proven {
             self.hello_at = now.after(self.hello_interval());
+            self.hello_waits = false;
         }
     }
 
@@ -358,15 +363,17 @@ impl Session {
     }
 
     fn poll_hello(&mut self, now: Instant) -> Option<Body> {
-        let wants_reply = self.hello_at <= now;
+        let wants_reply = self.hello_waits || self.hello_at <= now;
         if !wants_reply && self.owed_echo.is_none() {
             return None;
         }
         let mut nonce = 0;
         if wants_reply {
             nonce = *self.nonce.get_or_insert_with(|| self.random.next_nonzero());
-            self.unanswered = self.unanswered.saturating_add(1);
-            self.hello_at = now.after(self.hello_interval());
+            if !core::mem::take(&mut self.hello_waits) {
+                self.unanswered = self.unanswered.saturating_add(1);
+                self.hello_at = now.after(self.hello_interval());
+            }
             self.hello_sent = now;
         }
         let echo = self.owed_echo.take().unwrap_or(0);
@@ -403,10 +410,21 @@ impl Session {
             };
             self.give_up(now, sent, unsent, out);
         }
-        if self.link && self.hello_at <= now && self.unanswered >= self.hello_limit() {
-            out.events.push_back(Event::CutLink(self.peer));
-            self.unanswered = 0;
-            self.hello_at = now.after(self.timing.keepalive);
+        if self.link && self.hello_at <= now {
+            if self.unanswered >= self.hello_limit() {
+                out.events.push_back(Event::CutLink(self.peer));
+                self.unanswered = 0;
+                self.hello_waits = false;
+                self.hello_at = now.after(self.timing.keepalive);
+            } else {
+                // It counts even where the link takes nothing more, so that such a link is cut too.
+                self.hello_waits = true;
+                self.unanswered = self.unanswered.saturating_add(1);
+                self.hello_at = now.after(self.hello_interval());
+            }
+        }
+        if self.link {
+            self.responder.handle_timeout(now);
         }
         self.settle(now, out);
     }
