@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use assured_rdma::adaptor::address::NodeId;
-use assured_rdma::adaptor::status::Code;
+use assured_rdma::adaptor::mesh::Timing;
+use assured_rdma::adaptor::status::{Class, Code};
 use assured_rdma::adaptor::{Event, Region};
 
-use crate::world::{DEADLINE, EXPORT_LEN, EXPORTED, Faults, KEEPALIVE, LEASE, World};
+use crate::world::{DEADLINE, EXPORT_LEN, EXPORTED, Faults, KEEPALIVE, LEASE, TIMING, World};
 
 const A: NodeId = NodeId(1);
 const B: NodeId = NodeId(2);
@@ -254,6 +255,27 @@ mod no_ghost_writes {
     fn nor_when_the_target_wakes_before_the_report_but_after_the_lease() {
         let (_, value) = hold_back(DEADLINE - Duration::from_millis(1));
         assert_eq!(value, 0);
+    }
+
+    #[test]
+    fn nor_where_the_target_was_configured_with_a_longer_lease() {
+        let short = Duration::from_millis(10);
+        fn timing(node: NodeId) -> Timing {
+            Timing { lease: if node == A { Duration::from_millis(10) } else { LEASE }, ..TIMING }
+        }
+        let mut world = World::with_timing(1, 2, timing);
+        put(&mut world, 1, 0);
+        assert_eq!(world.check(A, B, 0), 0);
+        // The write arrives just after its report, while confirmations came until just before the end.
+        world.write_delay = DEADLINE + Duration::from_millis(5);
+        put(&mut world, 0xdead, 8);
+        world.idle(A);
+        world.run_for(DEADLINE - short - Duration::from_millis(1));
+        world.fill(A, B);
+        assert_eq!(write_code(world.check(A, B, 8)).class(), Class::Unknown);
+        assert_eq!(held(&mut world, 8), 0);
+        world.run_for(Duration::from_millis(20));
+        assert_eq!(held(&mut world, 8), 0);
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub(super) struct Session {
     timing: Timing,
     incarnation: Incarnation,
     peer_incarnation: Option<Incarnation>,
+    /// How long a lease of the peer's requests lasts: the shorter of what both nodes are configured with.
+    lease: Duration,
     link: bool,
     /// The peer sent a nonce back on this link, and nothing timed out since.
     proven: bool,
@@ -80,6 +82,7 @@ impl Session {
             timing,
             incarnation,
             peer_incarnation: None,
+            lease: timing.lease,
             link: false,
             proven: false,
             reach: Reach::Down,
@@ -125,7 +128,7 @@ impl Session {
         }
         self.incarnation = incarnation;
         self.initiator = Initiator::new(self.timing.time_to_try(), self.timing.lease);
-        self.responder = Responder::new(self.timing.lease);
+        self.responder = Responder::new(self.lease);
         self.reach = Reach::Down;
         if self.link {
             self.doubt(now);
@@ -179,8 +182,11 @@ impl Session {
             return;
         }
         let from = packet.source_incarnation;
-        if let Body::Hello { wants_reply, epoch, nonce, echo } = packet.body {
-            self.handle_hello(now, from, wants_reply, nonce, echo, out);
+        if let Body::Hello { wants_reply, epoch, nonce, echo, lease } = packet.body {
+            if wants_reply {
+                self.owed_echo = Some(nonce);
+            }
+            self.handle_hello(now, from, echo, Duration::from_micros(lease.into()), out);
             if self.peer_incarnation == Some(from) && self.responder.handle_epoch(epoch) == Freshness::New {
                 out.inbound.push_back(Wanted::Discard(self.peer));
             }
@@ -254,19 +260,15 @@ impl Session {
         &mut self,
         now: Instant,
         from: Incarnation,
-        wants_reply: bool,
-        nonce: u64,
         echo: u64,
+        lease: Duration,
         out: &mut Outputs,
     ) {
-        if wants_reply {
-            self.owed_echo = Some(nonce);
-        }
         if echo != 0 && self.nonce == Some(echo) {
             self.nonce = None;
             self.proven = true;
             self.heard(now);
-            self.adopt(now, from, out);
+            self.adopt(now, from, lease, out);
         } else if self.peer_incarnation == Some(from) {
             self.heard(now);
         } else {
@@ -274,8 +276,8 @@ impl Session {
         }
     }
 
-    /// The peer is alive as this incarnation.
-    fn adopt(&mut self, now: Instant, from: Incarnation, out: &mut Outputs) {
+    /// The peer is alive as this incarnation. It reports writes as soon as `lease` has run out.
+    fn adopt(&mut self, now: Instant, from: Incarnation, lease: Duration, out: &mut Outputs) {
         match self.peer_incarnation.replace(from) {
             Some(known) if known == from => {}
             earlier => {
@@ -284,7 +286,8 @@ impl Session {
                     self.give_up(now, Code::PeerRestarted, Code::LinkDown, out);
                     self.proven = true;
                 }
-                self.responder = Responder::new(self.timing.lease);
+                self.lease = lease.min(self.timing.lease);
+                self.responder = Responder::new(self.lease);
                 out.inbound.push_back(Wanted::Discard(self.peer));
             }
         }
@@ -377,7 +380,8 @@ impl Session {
             self.hello_sent = now;
         }
         let echo = self.owed_echo.take().unwrap_or(0);
-        Some(Body::Hello { wants_reply, epoch: self.initiator.epoch(), nonce, echo })
+        let lease = u32::try_from(self.timing.lease.as_micros()).unwrap_or(u32::MAX);
+        Some(Body::Hello { wants_reply, epoch: self.initiator.epoch(), nonce, echo, lease })
     }
 
     pub(super) fn may_execute(&self, now: Instant, direction: Direction) -> bool {
