@@ -45,7 +45,9 @@ impl Node {
                 progress = true;
                 self.handle_event(now, event);
             }
-            let adaptor = &mut self.adaptor;
+            // Not the turn's time: where the process stood still since, a lease that these packets give would end after
+            // the moment at which the core believes that it has.
+            let (adaptor, now) = (&mut self.adaptor, self.clock.now());
             progress |= self.links.transmit(|node| adaptor.poll_packet(now, node));
             if !progress {
                 break;
