@@ -201,7 +201,8 @@ impl Session {
         match packet.body {
             Body::Hello { .. } => {}
             Body::Write { progress, sequence, offset, data } => {
-                let kind = RequestKind::Write(data);
+                // A copy, so that a request that waits does not hold all of what was received with it.
+                let kind = RequestKind::Write(Bytes::copy_from_slice(&data));
                 self.handle_request(now, progress, sequence, offset, kind, out);
             }
             Body::Read { progress, sequence, offset, len } => {
