@@ -152,6 +152,27 @@ mod no_lost_error {
     }
 }
 
+mod interrupts {
+    use super::*;
+
+    #[test]
+    fn a_reset_by_register_leaves_the_function_masked() {
+        let mut world = World::new(1, 2);
+        let now = world.now;
+        world.adaptor(A).handle_vector(0, true);
+        world.adaptor(A).handle_store(now, Region::Config, 0x93, &[0xc0]).unwrap();
+        world.set_register(A, 0x38, 1);
+        world.set_register(A, 0x34, 0b10);
+        world.store(A, NodeId(9), 0, &[1]).unwrap();
+        world.idle(A);
+        assert_eq!(world.register(A, 0x30) & 0b10, 0b10);
+        assert_eq!(world.interrupts, []);
+        world.adaptor(A).handle_store(now, Region::Config, 0x93, &[0x80]).unwrap();
+        world.idle(A);
+        assert_eq!(world.interrupts, [(A, 0)]);
+    }
+}
+
 mod flush_first {
     use super::*;
 
@@ -343,6 +364,25 @@ mod bounded {
         world.read(A, C, 0, 8);
         let waited = world.now.since(start);
         assert!(waited <= 2 * DEADLINE, "{waited:?}");
+    }
+
+    #[test]
+    fn with_the_longest_deadline_a_load_behind_stores_that_wait_is_answered_before_qemu_gives_up() {
+        let deadline = Duration::from_secs(4);
+        let mut world = World::with_timing(1, 3, |_| Timing { deadline: Duration::from_secs(4), ..TIMING });
+        for silent in [B, C] {
+            world.pause(silent, 20 * deadline);
+        }
+        let start = world.now;
+        for index in 0..600u64 {
+            while world.store(A, B, index * 16, &index.to_le_bytes()).is_err() {
+                world.step();
+            }
+        }
+        let tag = world.begin_load(A, Region::Access, World::space(C, 0), 8);
+        assert!(world.run_until(2 * deadline, |world| world.answer(A, tag).is_some()));
+        let waited = world.now.since(start);
+        assert!(waited < Duration::from_secs(5), "{waited:?}");
     }
 
     #[test]
