@@ -146,7 +146,9 @@ impl Hostile {
         let data = |len: u32| vec![HOSTILE_BYTE; usize::try_from(len % 0x1_0001).unwrap_or(0)].into();
         let body = match crafted.body {
             Kind::Hello { wants_reply, nonce, echo } => {
-                Body::Hello { wants_reply, epoch: own_epoch, nonce, echo: echo.or(self.nonce) }
+                // A lease of 150 ms is right; its unit is the microsecond.
+                let lease = crafted.len.checked_add(150_000).unwrap_or(0);
+                Body::Hello { wants_reply, epoch: own_epoch, nonce, echo: echo.or(self.nonce), lease }
             }
             Kind::Write => Body::Write { progress, sequence, offset: offset(crafted.offset), data: data(crafted.len) },
             Kind::Read => Body::Read { progress, sequence, offset: offset(crafted.offset), len: crafted.len },

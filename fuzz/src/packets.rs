@@ -35,7 +35,8 @@ impl From<Fields> for Packet {
         let data = fields.data.into();
         let body = match fields.command % 8 {
             kind @ 0..2 => {
-                Body::Hello { wants_reply: kind == 0, epoch, nonce: fields.address, echo: fields.stamp }
+                let (nonce, echo, lease) = (fields.address, fields.stamp, fields.count);
+                Body::Hello { wants_reply: kind == 0, epoch, nonce, echo, lease }
             }
             2 => Body::Write { progress, sequence, offset, data },
             3 => Body::Read { progress, sequence, offset, len: fields.count },

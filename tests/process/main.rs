@@ -5,10 +5,9 @@
 
 mod chaos;
 mod guest;
+mod hostile;
 mod node;
 mod proxy;
-
-use std::time::{Duration, Instant};
 
 use std::time::{Duration, Instant};
 
