@@ -6,6 +6,7 @@
 mod chaos;
 mod guest;
 mod hostile;
+mod judge;
 mod node;
 mod proxy;
 
