@@ -5,6 +5,7 @@
 //! before it sleeps, since a wake-up costs more than the way of a packet.
 
 mod bus;
+mod chatter;
 mod guest;
 mod outputs;
 mod signals;
@@ -18,6 +19,7 @@ use rustix::time::{ClockId, clock_gettime};
 use thiserror::Error;
 
 use self::bus::Bus;
+use self::chatter::Chatter;
 use self::signals::{Signal, Signals};
 use crate::adaptor::address::NodeSet;
 use crate::adaptor::mesh::Timing;
@@ -67,6 +69,7 @@ pub struct Node {
     adaptor: Adaptor,
     links: Links,
     bus: Bus,
+    chatter: Chatter,
     /// How long to poll after activity.
     poll: Duration,
 }
@@ -99,7 +102,16 @@ impl Node {
         }
         let adaptor = Adaptor::new(core_settings(config, seed));
         log_start(config);
-        Ok(Self { clock, poller, signals, adaptor, links, bus, poll: config.poll })
+        Ok(Self {
+            clock,
+            poller,
+            signals,
+            adaptor,
+            links,
+            bus,
+            chatter: Chatter::default(),
+            poll: config.poll,
+        })
     }
 
     /// Runs until the process is told to stop.
