@@ -14,5 +14,6 @@ mod contract;
 mod flat_memory;
 mod holding;
 mod oracle;
+mod packet_fuzz;
 mod schedule;
 mod world;
