@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use assured_rdma::adaptor::Region;
 use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::random::Random;
 
 use crate::oracle::Oracle;
-use crate::world::{DEADLINE, EXPORTED, Faults, World};
+use crate::world::{DEADLINE, EXPORTED, Faults, TIMING, World};
 
 const NODES: u8 = 3;
 const STEPS: usize = 120;
@@ -22,7 +23,14 @@ struct Schedule {
 /// Runs the schedule of a seed; every broken promise panics. Returns how many checks were made, and how many of these told of errors.
 fn run(seed: u64) -> (u64, u64) {
     let mut random = Random::new(seed);
-    let mut world = World::new(random.next(), NODES);
+    let timings: [fn(NodeId) -> Timing; 3] = [
+        |_| TIMING,
+        // Every node has a lease of its own.
+        |node| Timing { lease: Duration::from_millis([150, 20, 400][usize::from(node.0 - 1)]), ..TIMING },
+        |node| Timing { lease: Duration::from_millis([5, 300, 60][usize::from(node.0 - 1)]), ..TIMING },
+    ];
+    let timing = timings[(random.next() % 3) as usize];
+    let mut world = World::with_timing(random.next(), NODES, timing);
     world.faults = faults(&mut random);
     let mut schedule = Schedule { world, oracle: Oracle::default(), random, resets: 0 };
     for _ in 0..STEPS {
