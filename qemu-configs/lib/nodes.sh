@@ -6,6 +6,8 @@ declare -A adaptor_pid adaptor_port
 # How a node's guest is started: whether its memory is shared (see guest_memory; default: on), and whether it may be reset
 # and has a monitor for that (yes or no; default: no, then a reset ends QEMU).
 declare -A node_memory node_resets
+# More options for a node's adaptor.
+declare -A adaptor_options
 
 # The accelerator in ACCEL: kvm where it really runs this kernel, else tcg. /dev/kvm may open and yet not do it, so a
 # guest is tried; the answer holds until the machine is booted again. LAB_ACCEL decides without a trial.
@@ -59,12 +61,13 @@ nodes_plan() {
 
 # adaptor_start NODE: starts the adaptor and waits until QEMU can attach.
 adaptor_start() {
-    local node=$1 socket=$WORK/node$1.sock peer peers=()
+    local node=$1 socket=$WORK/node$1.sock peer peers=() options
+    read -ra options <<<"${adaptor_options[$1]:-}"
     for ((peer = 1; peer <= NODES; peer++)); do
         ((peer == node)) || peers+=(--peer "$peer=127.0.0.1:${adaptor_port[$peer]}")
     done
     RUST_LOG=${RUST_LOG:-info} setpriv --pdeathsig KILL -- "$ADAPTOR" adaptor --node-id "$node" \
-        --socket-path "$socket" --listen "127.0.0.1:${adaptor_port[$node]}" "${peers[@]}" \
+        --socket-path "$socket" --listen "127.0.0.1:${adaptor_port[$node]}" "${peers[@]}" "${options[@]}" \
         </dev/null >>"$LOGS/node$node.adaptor.log" 2>&1 &
     adaptor_pid[$node]=$!
     if ! wait_until 5 adaptor_settled "$node" || ! kill -0 "${adaptor_pid[$node]}" 2>/dev/null; then

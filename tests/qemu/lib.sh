@@ -93,7 +93,7 @@ fails() {
 
 # says NODE TEXT COMMAND: the command succeeds and says this.
 says() {
-    in_guest "$1" 30 "$3" || return
+    in_guest "$1" 60 "$3" || return
     [[ $guest_output == *"$2"* ]] && return
     reason="expected '$2', not: $guest_output"
     return 1
