@@ -6,6 +6,7 @@
 pub mod framing;
 mod initiator;
 pub mod limits;
+pub mod neighbour;
 pub mod packet;
 mod responder;
 pub mod sequence;

@@ -189,7 +189,8 @@ impl Session {
         }
         self.heard(now);
         match packet.body {
-            Body::Hello { .. } => {}
+            // The ends of a link keep their own packets to themselves.
+            Body::Hello { .. } | Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => {}
             Body::Write { progress, sequence, offset, data } => {
                 let kind = RequestKind::Write(data);
                 self.handle_request(now, progress, sequence, offset, kind, out);
