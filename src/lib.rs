@@ -9,4 +9,5 @@ pub mod config;
 pub mod net;
 pub mod node;
 pub mod poller;
+pub mod router;
 pub mod vfio;

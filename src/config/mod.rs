@@ -37,6 +37,8 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// The other nodes, and where to connect to them (`None`: they connect to us). This node is not among them.
     pub peers: BTreeMap<NodeId, Option<SocketAddr>>,
+    /// Where routers listen that this node connects to.
+    pub routers: Vec<SocketAddr>,
     /// How the access space is cut.
     pub geometry: Geometry,
     /// The longest time that an access takes.
@@ -127,6 +129,9 @@ pub enum ConfigError {
     /// A peer is named twice.
     #[error("peer: node id {0} is given twice")]
     PeerTwice(NodeId),
+    /// A router is named twice.
+    #[error("router: {0} is given twice")]
+    RouterTwice(SocketAddr),
     /// Neither side could connect.
     #[error("peer: node {0} has no address, and without listen it can't connect to this node either")]
     PeerUnreachable(NodeId),
@@ -193,6 +198,7 @@ impl Config {
             check_plaintext("listen", address, allow_plaintext)?;
         }
         let peers = peers(raw, node, geometry, listen.is_some(), allow_plaintext)?;
+        let routers = routers(&raw.router, allow_plaintext)?;
 
         let millis = Duration::from_millis;
         let deadline = duration("deadline", raw.deadline.as_ref(), millis(500), millis(1), MAX_DEADLINE)?;
@@ -211,6 +217,7 @@ impl Config {
             socket_path,
             listen,
             peers,
+            routers,
             geometry,
             deadline,
             lease,
@@ -238,6 +245,7 @@ impl Config {
                     None => Text(node.to_string()),
                 })
                 .collect(),
+            router: self.routers.iter().map(|address| Text(address.to_string())).collect(),
             nodes: text(&self.geometry.nodes()),
             window_size: Some(Text(units::format_size(self.geometry.window_size()))),
             deadline: time(self.deadline),
@@ -352,10 +360,7 @@ fn peers(
             return Err(ConfigError::PeerIsSelf(node));
         }
         match address {
-            Some(address) if address.ip().is_unspecified() || address.port() == 0 => {
-                return Err(ConfigError::NotDialable { key: "peer", address });
-            }
-            Some(address) => check_plaintext("peer", address, allow_plaintext)?,
+            Some(address) => check_dialable("peer", address, allow_plaintext)?,
             None if !listening => return Err(ConfigError::PeerUnreachable(node)),
             None => {}
         }
@@ -364,6 +369,26 @@ fn peers(
         }
     }
     Ok(peers)
+}
+
+fn routers(texts: &[Text], allow_plaintext: bool) -> Result<Vec<SocketAddr>, ConfigError> {
+    let mut routers = Vec::new();
+    for Text(text) in texts {
+        let address = parse_address("router", text)?;
+        check_dialable("router", address, allow_plaintext)?;
+        if routers.contains(&address) {
+            return Err(ConfigError::RouterTwice(address));
+        }
+        routers.push(address);
+    }
+    Ok(routers)
+}
+
+fn check_dialable(key: &'static str, address: SocketAddr, allow_plaintext: bool) -> Result<(), ConfigError> {
+    if address.ip().is_unspecified() || address.port() == 0 {
+        return Err(ConfigError::NotDialable { key, address });
+    }
+    check_plaintext(key, address, allow_plaintext)
 }
 
 fn duration(

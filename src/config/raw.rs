@@ -69,6 +69,11 @@ pub struct RawConfig {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peer: Vec<Text>,
 
+    /// A router, which takes traffic to every node that it reaches; can be given several times
+    #[arg(long, value_name = "IP:PORT")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub router: Vec<Text>,
+
     /// Windows in the access space: a power of two, the same at every node [default: 16]
     #[arg(long, value_name = "N")]
     pub nodes: Option<Text>,
@@ -129,6 +134,7 @@ impl RawConfig {
             socket_path: self.socket_path.or(file.socket_path),
             listen: self.listen.or(file.listen),
             peer: if self.peer.is_empty() { file.peer } else { self.peer },
+            router: if self.router.is_empty() { file.router } else { self.router },
             nodes: self.nodes.or(file.nodes),
             window_size: self.window_size.or(file.window_size),
             deadline: self.deadline.or(file.deadline),

@@ -20,10 +20,12 @@ use self::bus::Bus;
 use self::signals::{Signal, Signals};
 use crate::adaptor::address::NodeSet;
 use crate::adaptor::mesh::Timing;
+use crate::adaptor::mesh::neighbour::{Identity, Neighbour};
 use crate::adaptor::{self, Adaptor, Instant};
 use crate::config::Config;
-use crate::net::{self, Links};
+use crate::net::{self, Company, Links};
 use crate::poller::{Poller, Reports, Token};
+use crate::router::Paths;
 use crate::vfio::ListenError;
 
 /// Whose report it is shows in the token: the links' go from here, the bus's from there on.
@@ -64,6 +66,7 @@ pub struct Node {
     signals: Signals,
     adaptor: Adaptor,
     links: Links,
+    paths: Paths,
     bus: Bus,
     /// How long to poll after activity.
     poll: Duration,
@@ -79,10 +82,14 @@ impl Node {
         let now = clock.now();
         let poller = Rc::new(Poller::new()?);
         let seed = getrandom::u64().map_err(io::Error::from)?;
+        let adaptor = Adaptor::new(core_settings(config, seed));
+        let own = Neighbour { identity: Identity::Node(config.node), incarnation: adaptor.incarnation() };
         let settings = net::Settings {
-            node: config.node,
+            own,
             listen: config.listen,
-            peers: config.peers.clone(),
+            company: Company::Nodes(config.peers.clone()),
+            routers: config.routers.clone(),
+            keepalive: config.keepalive,
             congestion: config.congestion.clone(),
             // Jitter needs other numbers than the core, not better ones.
             seed: !seed,
@@ -95,9 +102,9 @@ impl Node {
         if let Err(error) = slack {
             log::debug!("timeouts are kept less exactly: {error}");
         }
-        let adaptor = Adaptor::new(core_settings(config, seed));
         log_start(config);
-        Ok(Self { clock, poller, signals, adaptor, links, bus, poll: config.poll })
+        let paths = Paths::new(config.node);
+        Ok(Self { clock, poller, signals, adaptor, links, paths, bus, poll: config.poll })
     }
 
     /// Runs until the process is told to stop.

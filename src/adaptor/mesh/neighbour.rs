@@ -144,3 +144,16 @@ impl Routes {
         })
     }
 }
+
+/// Names a link; not used again after its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u64);
+
+/// Who is at the other end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// What it is.
+    pub identity: Identity,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+}

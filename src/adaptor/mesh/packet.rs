@@ -256,11 +256,6 @@ pub fn count_hop(wire: &mut [u8]) {
 }
 
 impl Packet {
-    /// Whether this is a [`Body::Hello`].
-    pub const fn is_hello(&self) -> bool {
-        matches!(self.body, Body::Hello { .. })
-    }
-
     /// A packet from one end of a link to the other; `incarnation` is the sender's.
     pub const fn between(from: Identity, to: NodeId, incarnation: Incarnation, body: Body) -> Self {
         Self {

@@ -1,0 +1,5 @@
+//! Routing between links, without input or output.
+
+mod paths;
+
+pub use paths::{PathEvent, Paths};
