@@ -4,6 +4,7 @@
 //! name could hold up the event loop, and with it a guest's load, beyond every deadline.
 
 mod raw;
+mod router;
 mod units;
 
 use core::time::Duration;
@@ -15,7 +16,8 @@ use thiserror::Error;
 
 use crate::adaptor::address::{Geometry, GeometryError, NodeId};
 
-pub use raw::{RawConfig, Text};
+pub use raw::{RawConfig, Text, read_file};
+pub use router::{RawRouterConfig, RouterConfig};
 
 /// The longest deadline: QEMU gives up after 5 s, and a reply after that would kill the device.
 pub const MAX_DEADLINE: Duration = Duration::from_secs(4);
@@ -129,6 +131,9 @@ pub enum ConfigError {
     /// A peer is named twice.
     #[error("peer: node id {0} is given twice")]
     PeerTwice(NodeId),
+    /// A router is told to connect to itself.
+    #[error("router: {0} is this router itself")]
+    RouterIsSelf(SocketAddr),
     /// A router is named twice.
     #[error("router: {0} is given twice")]
     RouterTwice(SocketAddr),
@@ -204,13 +209,11 @@ impl Config {
         let deadline = duration("deadline", raw.deadline.as_ref(), millis(500), millis(1), MAX_DEADLINE)?;
         let lease = duration("lease", raw.lease.as_ref(), millis(150), millis(1), MAX_DEADLINE)?;
         shorter("lease", lease, "deadline", deadline)?;
-        let keepalive =
-            duration("keepalive", raw.keepalive.as_ref(), millis(2000), millis(100), millis(60_000))?;
+        let keepalive = keepalive(raw.keepalive.as_ref())?;
         let gather =
             duration("gather", raw.gather.as_ref(), Duration::from_micros(50), Duration::ZERO, millis(100))?;
         shorter("gather", gather, "deadline", deadline)?;
-        let poll =
-            duration("poll", raw.poll.as_ref(), Duration::from_micros(50), Duration::ZERO, millis(1000))?;
+        let poll = poll(raw.poll.as_ref())?;
         let congestion = raw.congestion.as_ref().map(parse_congestion).transpose()?;
         Ok(Self {
             node,
@@ -411,6 +414,15 @@ fn duration(
     } else {
         Err(ConfigError::OutOfRange { key, value, min, max })
     }
+}
+
+fn keepalive(text: Option<&Text>) -> Result<Duration, ConfigError> {
+    let millis = Duration::from_millis;
+    duration("keepalive", text, millis(2000), millis(100), millis(60_000))
+}
+
+fn poll(text: Option<&Text>) -> Result<Duration, ConfigError> {
+    duration("poll", text, Duration::from_micros(50), Duration::ZERO, Duration::from_secs(1))
 }
 
 fn shorter(

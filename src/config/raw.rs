@@ -8,6 +8,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use clap::Args;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::ConfigError;
@@ -112,20 +113,6 @@ pub struct RawConfig {
 }
 
 impl RawConfig {
-    /// Reads a TOML file with the keys of the command line's options.
-    ///
-    /// # Errors
-    /// Where the file can't be read, is not TOML, or has an unknown key.
-    pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigError::FileUnread { path: path.to_owned(), error })?;
-        toml::from_str(&text).map_err(|error| ConfigError::FileSyntax {
-            path: path.to_owned(),
-            line: error.span().map_or(1, |span| line_of(&text, span.start)),
-            message: error.message().replace('\n', " "),
-        })
-    }
-
     /// These settings, and `file`'s where these say nothing. A list is taken whole from one of the two.
     #[must_use]
     pub fn or(self, file: Self) -> Self {
@@ -146,6 +133,20 @@ impl RawConfig {
             allow_plaintext: self.allow_plaintext.or(file.allow_plaintext),
         }
     }
+}
+
+/// Reads a TOML file with the keys of the command line's options.
+///
+/// # Errors
+/// Where the file can't be read, is not TOML, or has an unknown key.
+pub fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| ConfigError::FileUnread { path: path.to_owned(), error })?;
+    toml::from_str(&text).map_err(|error| ConfigError::FileSyntax {
+        path: path.to_owned(),
+        line: error.span().map_or(1, |span| line_of(&text, span.start)),
+        message: error.message().replace('\n', " "),
+    })
 }
 
 /// The line, counted from 1, in which byte `position` of `text` stands.

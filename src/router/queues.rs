@@ -11,8 +11,9 @@ use bytes::Bytes;
 use crate::adaptor::address::NodeId;
 use crate::adaptor::mesh::packet::{HEADER_LEN, MAX_PAYLOAD};
 
-/// The most bytes that wait of one flow on one link. A flow's window, with headers, is less, so that honest flows never lose by it.
-pub const FLOW_BYTES: usize = 2 << 20;
+/// The most bytes that wait of one flow on one link: two windows, of requests and of answers to the other side's, with headers, and as
+/// much again for what was sent twice. So honest flows never lose by it.
+const FLOW_BYTES: usize = 6 << 20;
 /// What a source may send in one turn: at least the largest packet.
 const QUANTUM: usize = HEADER_LEN + MAX_PAYLOAD;
 /// What a packet takes besides its bytes.
@@ -148,7 +149,8 @@ impl Queues {
     }
 
     /// Whether nothing waits.
-    pub fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
         self.turn.is_empty()
     }
 

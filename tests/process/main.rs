@@ -4,7 +4,9 @@
 #![allow(clippy::panic)]
 
 mod guest;
+mod links;
 mod node;
+mod router;
 
 use guest::{Guest, READ, WRITE};
 use node::{Node, Place};
