@@ -209,7 +209,7 @@ impl Router {
 
     /// When to call [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let contested = self.ports.iter().filter_map(|(_, port)| {
+        let contested = self.ports.values().filter_map(|port| {
             // Who is here already and is to stay needs no decision.
             let undecided = !port.admitted || self.loses(port);
             port.contested.filter(|_| undecided)

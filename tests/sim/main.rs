@@ -12,6 +12,8 @@
 
 mod contract;
 mod flat_memory;
+mod network;
 mod oracle;
+mod routed;
 mod schedule;
 mod world;
