@@ -121,3 +121,25 @@ fn a_second_node_of_one_id_gets_nothing() {
     assert_eq!(write_code(world.check(A, B, 0x2000)), Code::Ok);
     assert_eq!(world.network.refusals, 1);
 }
+
+#[test]
+fn an_id_that_changes_hands_and_back_executes_nothing_twice() {
+    let mut world = world();
+    // The first request of an epoch is executed, and its answer is lost.
+    let before = world.executions.len();
+    put(&mut world, 1);
+    assert!(world.run_until(DEADLINE, |world| world.executions.len() > before));
+    world.cut(A, R);
+    // For a moment somebody else is node 1, and B believes it.
+    world.start(IMPOSTOR, A);
+    world.link(IMPOSTOR, R);
+    world.run_for(Duration::from_millis(20));
+    assert_eq!(world.register(B, 0x1008 + 16), world.register(IMPOSTOR, 0x18));
+    world.separate(IMPOSTOR, R);
+    world.link(A, R);
+    assert_eq!(world.check(A, B, 0x2000), 0);
+    assert_eq!(world.executions.len() - before, 1, "exactly once");
+    put(&mut world, 2);
+    assert_eq!(world.check(A, B, 0x2000), 0);
+    assert_eq!(held(&mut world), 2);
+}

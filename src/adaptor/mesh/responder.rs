@@ -71,6 +71,8 @@ pub(super) struct Responder {
     /// Before this time the lease is not asked for again.
     ask_at: Instant,
     nak_wanted: bool,
+    /// Requests of this epoch were dropped unexecuted, so that none after them may be taken.
+    closed: bool,
     /// The last gap that was reported; it is reported again only when the initiating side probes.
     reported_gap: Option<Sequence>,
 }
@@ -90,8 +92,15 @@ impl Responder {
             lease_until: Instant::ZERO,
             ask_at: Instant::ZERO,
             nak_wanted: false,
+            closed: false,
             reported_gap: None,
         }
+    }
+
+    /// The peer goes on as another incarnation, for now or for ever; what waits is not executed any more.
+    pub(super) fn set_aside(&mut self) {
+        self.closed |= !self.queue.is_empty();
+        self.lease_until = Instant::ZERO;
     }
 
     /// An epoch was named, by a Hello or by a packet of the flow.
@@ -129,6 +138,9 @@ impl Responder {
         direction: Direction,
         bytes: usize,
     ) -> Option<Ticket> {
+        if self.closed {
+            return None;
+        }
         if sequence != self.expected {
             if sequence > self.expected && self.reported_gap != Some(self.expected) {
                 self.nak_wanted = true;
