@@ -60,11 +60,11 @@ fn topology(random: &mut Random, routers: u8) -> Vec<(Station, Station)> {
     for id in 1..=NODES {
         let home = random.next();
         pairs.push((NodeId(id).into(), router(home)));
-        if routers > 1 && random.next() % 4 == 0 {
+        if routers > 1 && random.next().is_multiple_of(4) {
             pairs.push((NodeId(id).into(), router(home + 1)));
         }
     }
-    if random.next() % 4 == 0 {
+    if random.next().is_multiple_of(4) {
         pairs.push((NodeId(1).into(), NodeId(2).into()));
     }
     pairs
