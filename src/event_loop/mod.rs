@@ -9,6 +9,8 @@ use std::io;
 use std::num::NonZeroU64;
 use std::rc::Rc;
 
+use rustix::time::{ClockId, clock_gettime};
+
 use self::signals::{Signal, Signals};
 use crate::adaptor::Instant;
 use crate::poller::{Poller, Report, Reports, Token};
@@ -18,14 +20,15 @@ const SIGNALS: Token = Token(0);
 /// How exactly the kernel keeps the loop's timeouts; its default of 50 us is longer than the gather time.
 const TIMER_SLACK_NANOS: u64 = 1000;
 
-/// Time since the process started to look.
+/// Time since the machine started. It goes on while the machine is suspended: a lease must not outlive that.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock(std::time::Instant);
+pub struct Clock;
 
 impl Clock {
     /// The time.
     pub fn now(self) -> Instant {
-        Instant::ZERO.after(self.0.elapsed())
+        let time = clock_gettime(ClockId::Boottime);
+        Instant::ZERO.after(Duration::try_from(time).unwrap_or_default())
     }
 }
 
@@ -60,7 +63,7 @@ impl EventLoop {
         if let Err(error) = slack {
             log::debug!("timeouts are kept less exactly: {error}");
         }
-        Ok(Self { clock: Clock(std::time::Instant::now()), poller, signals, poll })
+        Ok(Self { clock: Clock, poller, signals, poll })
     }
 
     /// The clock that gives the service its time.

@@ -150,6 +150,22 @@ impl Node {
         &self.log
     }
 
+    /// How much time of processors it has used.
+    pub fn processor_time(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        // Behind the name, user and system time are the 12th and 13th field, in hundredths of a second.
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        let ticks: u64 = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+        Duration::from_millis(ticks * 10)
+    }
+
+    /// How much memory it holds, in bytes.
+    pub fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
     pub fn signal(&self, signal: i32) {
         // SAFETY: `kill` only takes numbers, and the child has not been waited for, so that its id is still its own.
         assert_eq!(unsafe { libc::kill(self.child.id().cast_signed(), signal) }, 0);

@@ -2,7 +2,7 @@
 //!
 //! What travels between nodes suffers all faults. A router's word on routes arrives in order unless its link is cut, as over TCP.
 
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use assured_rdma::adaptor::Instant;
@@ -86,6 +86,8 @@ pub struct Network {
     links: BTreeMap<(Station, Station), Option<LinkId>>,
     /// Routers that may not send to a neighbour, and until when: what is for it waits in the router.
     stalled: BTreeMap<(Station, Station), Instant>,
+    /// Links, from the first station to the second, that take nothing more, as a full socket.
+    full: BTreeSet<(Station, Station)>,
     parcels: BinaryHeap<Parcel>,
     sent: u64,
     next_link: u64,
@@ -102,6 +104,10 @@ fn is_routes(wire: &[u8]) -> bool {
 }
 
 impl Network {
+    pub fn is_full(&self, from: Station, to: Station) -> bool {
+        self.full.contains(&(from, to))
+    }
+
     pub fn next_moment(&self) -> Option<Instant> {
         let parcel = self.parcels.peek().map(|parcel| parcel.at);
         let timers = self
@@ -145,6 +151,11 @@ impl World {
     pub fn stall(&mut self, router: u8, neighbour: Station, time: Duration) {
         let until = self.now.after(time);
         self.network.stalled.insert((Station::Router(router), neighbour), until);
+    }
+
+    /// The socket of the link takes nothing more from `from` until the link is cut.
+    pub fn fill(&mut self, from: impl Into<Station>, to: impl Into<Station>) {
+        self.network.full.insert((from.into(), to.into()));
     }
 
     /// Every pair that has been linked.
@@ -222,6 +233,7 @@ impl World {
     pub fn cut(&mut self, a: impl Into<Station>, b: impl Into<Station>) {
         let (a, b) = (a.into(), b.into());
         let Some(link) = self.network.links.get_mut(&pair(a, b)).and_then(Option::take) else { return };
+        self.network.full.retain(|&(from, to)| pair(from, to) != pair(a, b));
         if !self.faults.survive_cut {
             self.network.parcels.retain(|parcel| parcel.link != link);
         }
@@ -361,7 +373,8 @@ impl World {
                 wire[bit / 8] ^= 1 << (bit % 8);
             }
             self.network.sent += 1;
-            let (at, order) = (self.now.after(Duration::from_micros(delay)), self.network.sent);
+            let extra = if wire[3] == 3 { self.write_delay } else { Duration::ZERO };
+            let (at, order) = (self.now.after(Duration::from_micros(delay)).after(extra), self.network.sent);
             self.network.parcels.push(Parcel { at, order, link, from, to, wire: wire.clone() });
         }
     }

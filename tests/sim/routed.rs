@@ -21,7 +21,7 @@ fn write_code(word: u32) -> Code {
 
 /// Nodes A and B at router R, C at router S beside it.
 fn world() -> World {
-    World::with_links(7, 3, 2, &[(A.into(), R), (B.into(), R), (C.into(), S), (R, S)])
+    World::with_routers(7, 3, 2, &[(A.into(), R), (B.into(), R), (C.into(), S), (R, S)])
 }
 
 fn put(world: &mut World, value: u64) {

@@ -36,7 +36,7 @@ fn run(seed: u64, routed: bool) -> Sum {
     let mut random = Random::new(seed);
     let (mut world, routers) = if routed {
         let routers = 1 + (random.next() % 3) as u8;
-        (World::with_links(random.next(), NODES, routers, &topology(&mut random, routers)), routers)
+        (World::with_routers(random.next(), NODES, routers, &topology(&mut random, routers)), routers)
     } else {
         (World::new(random.next(), NODES), 0)
     };

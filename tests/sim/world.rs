@@ -18,6 +18,7 @@ use crate::network::{Faults, Network, Station};
 pub const DEADLINE: Duration = Duration::from_millis(500);
 pub const LEASE: Duration = Duration::from_millis(150);
 pub const KEEPALIVE: Duration = Duration::from_secs(2);
+pub const TIMING: Timing = Timing { deadline: DEADLINE, lease: LEASE, keepalive: KEEPALIVE };
 pub const WINDOW: u64 = 4 << 20;
 /// Guest memory: commands in the first pages, the exported window behind.
 pub const MEMORY: usize = 0x20_000;
@@ -51,7 +52,10 @@ pub struct World {
     pub network: Network,
     /// The nodes that each is configured to know; none where routers join them.
     peers: NodeSet,
+    timing: fn(NodeId) -> Timing,
     pub packets: u64,
+    /// How much longer than other packets those take that write.
+    pub write_delay: Duration,
     pub executions: Vec<Execution>,
     pub events: Vec<(NodeId, Event)>,
     answers: BTreeMap<(NodeId, LoadTag), Bytes>,
@@ -61,16 +65,32 @@ pub struct World {
 impl World {
     /// Nodes 1 to `count`, linked with each other, each with a window at offset 0 for all others, once their links are up.
     pub fn new(seed: u64, count: u8) -> Self {
+        Self::with_timing(seed, count, |_| TIMING)
+    }
+
+    /// As [`World::new`], each node with times of its own.
+    pub fn with_timing(seed: u64, count: u8, timing: fn(NodeId) -> Timing) -> Self {
         let ids: Vec<NodeId> = (1..=count).map(NodeId).collect();
         let pairs = ids.iter().flat_map(|&a| ids.iter().filter(move |&&b| a < b).map(move |&b| (a, b)));
         let pairs: Vec<(Station, Station)> = pairs.map(|(a, b)| (a.into(), b.into())).collect();
-        Self::with_links(seed, count, 0, &pairs)
+        Self::with_links(seed, count, 0, &pairs, timing)
     }
 
-    /// The same with `routers`, and these links only.
-    pub fn with_links(seed: u64, count: u8, routers: u8, pairs: &[(Station, Station)]) -> Self {
+    /// Nodes joined by `routers`, and these links only.
+    pub fn with_routers(seed: u64, count: u8, routers: u8, pairs: &[(Station, Station)]) -> Self {
+        Self::with_links(seed, count, routers, pairs, |_| TIMING)
+    }
+
+    fn with_links(
+        seed: u64,
+        count: u8,
+        routers: u8,
+        pairs: &[(Station, Station)],
+        timing: fn(NodeId) -> Timing,
+    ) -> Self {
         let ids: Vec<NodeId> = (1..=count).map(NodeId).collect();
         let mut world = Self {
+            timing,
             now: Instant::from_nanos(1_000_000),
             faults: Faults::NONE,
             random: Random::new(seed),
@@ -78,6 +98,7 @@ impl World {
             network: Network::default(),
             peers: if routers == 0 { ids.iter().copied().collect() } else { NodeSet::EMPTY },
             packets: 0,
+            write_delay: Duration::ZERO,
             executions: Vec::new(),
             events: Vec::new(),
             answers: BTreeMap::new(),
@@ -105,7 +126,7 @@ impl World {
             node: id,
             geometry: Geometry::new(16, WINDOW).unwrap(),
             peers: self.peers,
-            timing: Timing { deadline: DEADLINE, lease: LEASE, keepalive: KEEPALIVE },
+            timing: (self.timing)(id),
             gather: Duration::from_micros(50),
             seed: self.random.next(),
         };
@@ -329,6 +350,9 @@ impl World {
             self.execute_memory_operations(place);
             let now = self.now;
             for (link, other) in self.links_of(place) {
+                if self.network.is_full(place.into(), other) {
+                    continue;
+                }
                 let node = self.nodes.get_mut(&place).unwrap();
                 let Node { adaptor, paths, .. } = node;
                 let mut wires = Vec::new();
