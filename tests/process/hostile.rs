@@ -117,7 +117,7 @@ fn a_guest_that_resets_again_and_again_does_not_fill_the_log() {
     assert!(node.log().len() < 500, "{} lines", node.log().len());
 }
 
-/// Another node as far as its Hello goes.
+/// Another node as far as its Join and its Hello go.
 struct Peer {
     stream: TcpStream,
     framer: Framer,
@@ -132,6 +132,8 @@ impl Peer {
         let stream = TcpStream::connect(place.address(1)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut peer = Self { stream, framer: Framer::default(), victim: Incarnation(0) };
+        peer.send(&[Body::Join { router: false, wants_reply: true }]);
+        assert!(matches!(peer.next().body, Body::Join { .. }));
         peer.send(&[Body::Hello { wants_reply: true, epoch: Epoch(0), nonce: 7, echo: 0, lease: 150_000 }]);
         loop {
             let packet = peer.next();

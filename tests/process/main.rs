@@ -6,8 +6,10 @@
 mod chaos;
 mod guest;
 mod hostile;
+mod links;
 mod node;
 mod proxy;
+mod router;
 
 use std::time::{Duration, Instant};
 

@@ -7,7 +7,8 @@ use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::status::{Class, Code};
 use assured_rdma::adaptor::{Event, Region};
 
-use crate::world::{DEADLINE, EXPORT_LEN, EXPORTED, Faults, KEEPALIVE, LEASE, TIMING, World};
+use crate::network::Faults;
+use crate::world::{DEADLINE, EXPORT_LEN, EXPORTED, KEEPALIVE, LEASE, TIMING, World};
 
 const A: NodeId = NodeId(1);
 const B: NodeId = NodeId(2);
@@ -554,7 +555,7 @@ mod life_of_nodes {
         let before = world.register(A, 0x1000 + 32 + 8);
         put(&mut world, 1, 0);
         world.idle(A);
-        world.restart(B, 2);
+        world.restart(B);
         let code = write_code(world.check(A, B, 0));
         assert!(matches!(code, Code::PeerRestarted | Code::Ok), "{code}");
         assert!(world.run_until(DEADLINE, |world| world.is_up(A, B)));

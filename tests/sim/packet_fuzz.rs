@@ -62,6 +62,7 @@ impl Attack {
                     stamp = t.0
                 }
                 Body::Confirm { progress, .. } => epoch = progress.epoch.0,
+                Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => {}
             }
         }
         let epoch = Epoch(self.near(epoch));
