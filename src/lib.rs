@@ -6,7 +6,10 @@
 
 pub mod adaptor;
 pub mod config;
+pub mod event_loop;
 pub mod net;
 pub mod node;
 pub mod poller;
+pub mod router;
+pub mod router_process;
 pub mod vfio;

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 
-use assured_rdma::config::{Config, RawConfig};
-use assured_rdma::node::Node;
+use assured_rdma::config::{Config, RawConfig, RawRouterConfig, RouterConfig, read_file};
+use assured_rdma::{node, router_process};
 
 /// Exit status where what the user asked for makes no sense; 1 is for what went wrong in doing it.
 const BAD_USAGE: u8 = 2;
@@ -25,10 +25,13 @@ struct CommandLine {
 enum Command {
     /// Run a node's adaptor: a PCI device for one guest, joined with those of other nodes
     Adaptor(AdaptorArgs),
+    /// Run a router: joins adaptors and other routers, which then need no list of each other
+    Router(RouterArgs),
 }
 
+/// Where the configuration comes from, and whether it is all that is wanted.
 #[derive(Args)]
-struct AdaptorArgs {
+struct Source {
     /// TOML file with the same keys as these options, which go over it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -36,9 +39,24 @@ struct AdaptorArgs {
     /// Print the configuration as a TOML file, defaults filled in, and exit
     #[arg(long)]
     print_config: bool,
+}
+
+#[derive(Args)]
+struct AdaptorArgs {
+    #[command(flatten)]
+    source: Source,
 
     #[command(flatten)]
     settings: RawConfig,
+}
+
+#[derive(Args)]
+struct RouterArgs {
+    #[command(flatten)]
+    source: Source,
+
+    #[command(flatten)]
+    settings: RawRouterConfig,
 }
 
 /// What ends the process: a line for the user, and the status.
@@ -64,6 +82,7 @@ fn main() -> ExitCode {
     };
     let result = match command {
         Command::Adaptor(args) => adaptor(args),
+        Command::Router(args) => router(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -76,18 +95,35 @@ fn main() -> ExitCode {
 
 fn adaptor(args: AdaptorArgs) -> Result<(), Failure> {
     let mut raw = args.settings;
-    if let Some(path) = args.config {
-        raw = raw.or(RawConfig::from_file(&path).map_err(|error| Failure::usage(&error))?);
+    if let Some(path) = args.source.config {
+        raw = raw.or(read_file(&path).map_err(|error| Failure::usage(&error))?);
     }
     let config = Config::new(&raw).map_err(|error| Failure::usage(&error))?;
-    if args.print_config {
+    if args.source.print_config {
         print!("{}", config.to_toml());
         return Ok(());
     }
+    begin_to_log();
+    node::run(&config).map_err(|error| Failure::running(&error))
+}
+
+fn router(args: RouterArgs) -> Result<(), Failure> {
+    let mut raw = args.settings;
+    if let Some(path) = args.source.config {
+        raw = raw.or(read_file(&path).map_err(|error| Failure::usage(&error))?);
+    }
+    let config = RouterConfig::new(&raw).map_err(|error| Failure::usage(&error))?;
+    if args.source.print_config {
+        print!("{}", config.to_toml());
+        return Ok(());
+    }
+    begin_to_log();
+    router_process::run(&config).map_err(|error| Failure::running(&error))
+}
+
+fn begin_to_log() {
     let filter = env_logger::Env::default().default_filter_or("info");
     env_logger::Builder::from_env(filter).format_target(false).init();
-    let node = Node::start(&config).map_err(|error| Failure::running(&error))?;
-    node.run().map_err(|error| Failure::running(&error))
 }
 
 /// Takes the command line apart. Asked for help or the version, it prints that; what makes no sense gets one line.

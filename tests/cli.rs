@@ -147,13 +147,44 @@ fn the_printed_configuration_starts_the_same_node() {
     // The command line goes over the file.
     let other = run(&["adaptor", "--print-config", "--config", &file, "--node-id", "2"]);
     assert!(String::from_utf8(other.stdout).unwrap().contains("node-id = \"2\""));
-    let mut node = Node::spawn(&["--config".to_owned(), file]);
+    let mut node = Node::spawn("adaptor", &["--config".to_owned(), file]);
     node.wait_for("node 1: guest socket");
 }
 
 #[test]
+fn a_router_is_configured_started_and_stopped_like_an_adaptor() {
+    let place = Place::new();
+    let listen = place.address(200).to_string();
+    let refused = |arguments: &[&str], line: &str, status| {
+        let output = run(&[&["router"], arguments].concat());
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), format!("assured-rdma: {line}\n"));
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(status), 0), "{line}");
+    };
+    refused(&[], "listen: missing; give --listen or set it in the configuration file", 2);
+    refused(
+        &["--listen", &listen, "--router", &listen],
+        &format!("router: {listen} is this router itself"),
+        2,
+    );
+    let other = TcpListener::bind(place.address(200)).unwrap();
+    refused(&["--listen", &listen], &format!("listen: {listen}: Address already in use (os error 98)"), 1);
+    drop(other);
+    let printed = run(&["router", "--print-config", "--listen", &listen, "--buffer", "64M"]);
+    assert!(printed.status.success() && printed.stderr.is_empty());
+    let file = place.socket(200).with_extension("toml");
+    std::fs::write(&file, &printed.stdout).unwrap();
+    let file = file.to_str().unwrap().to_owned();
+    assert_eq!(run(&["router", "--print-config", "--config", &file]).stdout, printed.stdout);
+    let mut router = Node::spawn("router", &["--config".to_owned(), file]);
+    router.wait_for("router: listening");
+    router.signal(libc::SIGTERM);
+    let (status, log) = router.wait();
+    assert!(status.success(), "{log:?}");
+}
+
+#[test]
 fn help_and_version_are_no_errors() {
-    for arguments in [&["--help"][..], &["--version"], &["adaptor", "--help"]] {
+    for arguments in [&["--help"][..], &["--version"], &["adaptor", "--help"], &["router", "--help"]] {
         let output = run(arguments);
         assert!(output.status.success() && output.stderr.is_empty() && !output.stdout.is_empty());
     }

@@ -2,6 +2,7 @@
 
 use arbitrary::Arbitrary;
 use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::mesh::neighbour::{MAX_HOPS, Refusal, Route, Routes};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
 use assured_rdma::adaptor::status::Code;
@@ -33,7 +34,7 @@ impl From<Fields> for Packet {
         let offset = fields.address & OFFSET_MASK;
         let code = Code::ALL[usize::from(fields.code) % Code::ALL.len()];
         let data = fields.data.into();
-        let body = match fields.command % 8 {
+        let body = match fields.command % 11 {
             kind @ 0..2 => {
                 let (nonce, echo, lease) = (fields.address, fields.stamp, fields.count);
                 Body::Hello { wants_reply: kind == 0, epoch, nonce, echo, lease }
@@ -43,7 +44,12 @@ impl From<Fields> for Packet {
             4 => Body::Confirm { progress, sent: sequence },
             5 => Body::Done { epoch, first: sequence, count: fields.count, code, stamp, data },
             6 => Body::Nak { epoch, expected: sequence, stamp },
-            _ => Body::Ask { epoch, stamp },
+            7 => Body::Ask { epoch, stamp },
+            8 => Body::Join { router: fields.count & 1 != 0, wants_reply: fields.sequence & 1 != 0 },
+            9 => {
+                Body::Refuse { reason: Refusal::ALL[usize::from(fields.code) % Refusal::ALL.len()] }
+            }
+            _ => Body::Routes(routes(fields.epoch, fields.stamp)),
         };
         Self {
             source: NodeId(fields.nodes[0]),
@@ -53,6 +59,16 @@ impl From<Fields> for Packet {
             body,
         }
     }
+}
+
+/// A list of routes in its one form: node `n` is in it where bit `n` of `nodes` is set.
+fn routes(nodes: u32, incarnation: u64) -> Routes {
+    let nodes = (0..32).filter(|node| nodes >> node & 1 == 1);
+    Routes::new(nodes.map(|node| Route {
+        node: NodeId(node),
+        distance: 1 + node % MAX_HOPS,
+        incarnation: Incarnation(incarnation.max(1)),
+    }))
 }
 
 /// The wire form of a packet.

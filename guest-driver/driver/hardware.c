@@ -14,7 +14,8 @@
 #define ARDMA_READY_MS		2000
 #define ARDMA_READY_POLL_MS	10
 
-#define ARDMA_FILE_EVENTS	(ARDMA_EVENT_LINK | ARDMA_EVENT_ERROR | ARDMA_EVENT_MEMORY)
+#define ARDMA_FILE_EVENTS	\
+	(ARDMA_EVENT_LINK | ARDMA_EVENT_ERROR | ARDMA_EVENT_MEMORY | ARDMA_EVENT_DUPLICATE)
 
 /* Whether the registers hold anything but the all-ones of a function that does not answer. */
 bool ardma_answers(struct ardma_adaptor *adaptor)

@@ -34,6 +34,7 @@ use self::address::{BLOCK_SIZE, Geometry, NodeId, NodeSet};
 use self::function::{Function, event as events};
 use self::master::{CommandStatus, Master, Sharing};
 use self::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId};
+use self::mesh::neighbour::Refusal;
 use self::mesh::packet::{Incarnation, Packet};
 use self::mesh::{Mesh, Ticket, Timing, Wanted};
 use self::pci::{ConfigAction, NodeEntry, Register, RegisterWrite, registers};
@@ -87,6 +88,8 @@ pub struct Adaptor {
     master: Master,
     /// What guest and operator know of the guest's memory.
     sharing: Sharing,
+    /// Another adaptor has this node's id.
+    duplicate: bool,
     completions: VecDeque<Completion>,
     events: VecDeque<Event>,
 }
@@ -95,7 +98,7 @@ impl Adaptor {
     /// An adaptor in its state after power-on, without links.
     pub fn new(settings: Settings) -> Self {
         let mut random = Random::new(settings.seed);
-        let incarnation = Incarnation(random.next_nonzero());
+        let incarnation = Incarnation(random.next_public());
         let Settings { node, geometry, peers, timing, gather, .. } = settings;
         Self {
             settings,
@@ -105,6 +108,7 @@ impl Adaptor {
             mesh: Mesh::new(node, incarnation, peers, timing, &mut random),
             master: Master::new(geometry.window_size()),
             sharing: Sharing::Unknown,
+            duplicate: false,
             completions: VecDeque::new(),
             events: VecDeque::new(),
             random,
@@ -188,7 +192,7 @@ impl Adaptor {
         let flushed: Vec<(NodeId, Ticket)> =
             self.master.flush().into_iter().map(|(node, ticket)| (node, Ticket::from_bits(ticket))).collect();
         self.sharing = self.master.sharing();
-        self.incarnation = Incarnation(self.random.next_nonzero());
+        self.incarnation = Incarnation(self.random.next_public());
         self.mesh.reincarnate(now, self.incarnation, &flushed);
         self.events.push_back(Event::Reset(self.incarnation));
         self.run(now);
@@ -222,7 +226,7 @@ impl Adaptor {
         }
     }
 
-    /// A link to the node is open.
+    /// A link to the node is open, or a way over routers. A node that was not configured is known from now on.
     pub fn handle_link_up(&mut self, now: Instant, node: NodeId) {
         self.mesh.handle_link_up(now, node);
     }
@@ -231,6 +235,24 @@ impl Adaptor {
     pub fn handle_link_down(&mut self, now: Instant, node: NodeId) {
         self.mesh.handle_link_down(now, node);
         self.run(now);
+    }
+
+    /// The other end of a link does not let this node in.
+    pub fn handle_refused(&mut self, reason: Refusal) {
+        if reason == Refusal::Duplicate {
+            self.set_duplicate(true);
+        }
+    }
+
+    /// Nobody refuses this node any more.
+    pub fn handle_admitted(&mut self) {
+        self.set_duplicate(false);
+    }
+
+    fn set_duplicate(&mut self, duplicate: bool) {
+        if core::mem::replace(&mut self.duplicate, duplicate) != duplicate {
+            self.function.raise(events::DUPLICATE);
+        }
     }
 
     /// A packet came over the link to `from`.
@@ -359,11 +381,14 @@ impl Adaptor {
         match register {
             Register::Magic => u32::from_le_bytes(*b"ARDM").into(),
             Register::Version => 1 << 16,
-            Register::Status => match self.master.sharing() {
-                Sharing::Unknown => 0b001,
-                Sharing::Shared => 0b011,
-                Sharing::NotShared => 0b101,
-            },
+            Register::Status => {
+                let sharing = match self.master.sharing() {
+                    Sharing::Unknown => 0b001,
+                    Sharing::Shared => 0b011,
+                    Sharing::NotShared => 0b101,
+                };
+                sharing | u64::from(self.duplicate) << 3
+            }
             Register::NodeId => node.0.into(),
             Register::NodeCount => geometry.nodes().into(),
             Register::AddressSplit => u64::from(geometry.window_bits() | BLOCK_SIZE.trailing_zeros() << 16),

@@ -4,6 +4,7 @@
 //! name could hold up the event loop, and with it a guest's load, beyond every deadline.
 
 mod raw;
+mod router;
 mod units;
 
 use core::time::Duration;
@@ -15,7 +16,8 @@ use thiserror::Error;
 
 use crate::adaptor::address::{Geometry, GeometryError, NodeId};
 
-pub use raw::{RawConfig, Text};
+pub use raw::{RawConfig, Text, read_file};
+pub use router::{RawRouterConfig, RouterConfig};
 
 /// The longest deadline: QEMU gives up after 5 s, and a reply after that would kill the device.
 pub const MAX_DEADLINE: Duration = Duration::from_secs(4);
@@ -37,6 +39,8 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// The other nodes, and where to connect to them (`None`: they connect to us). This node is not among them.
     pub peers: BTreeMap<NodeId, Option<SocketAddr>>,
+    /// Where routers listen that this node connects to.
+    pub routers: Vec<SocketAddr>,
     /// How the access space is cut.
     pub geometry: Geometry,
     /// The longest time that an access takes.
@@ -127,6 +131,12 @@ pub enum ConfigError {
     /// A peer is named twice.
     #[error("peer: node id {0} is given twice")]
     PeerTwice(NodeId),
+    /// A router is told to connect to itself.
+    #[error("router: {0} is this router itself")]
+    RouterIsSelf(SocketAddr),
+    /// A router is named twice.
+    #[error("router: {0} is given twice")]
+    RouterTwice(SocketAddr),
     /// Neither side could connect.
     #[error("peer: node {0} has no address, and without listen it can't connect to this node either")]
     PeerUnreachable(NodeId),
@@ -193,24 +203,25 @@ impl Config {
             check_plaintext("listen", address, allow_plaintext)?;
         }
         let peers = peers(raw, node, geometry, listen.is_some(), allow_plaintext)?;
+        let routers = routers(&raw.router, allow_plaintext)?;
 
         let millis = Duration::from_millis;
         let deadline = duration("deadline", raw.deadline.as_ref(), millis(500), millis(1), MAX_DEADLINE)?;
         let lease = duration("lease", raw.lease.as_ref(), millis(150), millis(1), MAX_DEADLINE)?;
         shorter("lease", lease, "deadline", deadline)?;
-        let keepalive =
-            duration("keepalive", raw.keepalive.as_ref(), millis(2000), millis(100), millis(60_000))?;
+        let keepalive = keepalive(raw.keepalive.as_ref())?;
         let gather =
             duration("gather", raw.gather.as_ref(), Duration::from_micros(50), Duration::ZERO, millis(100))?;
-        shorter("gather", gather, "deadline", deadline)?;
-        let poll =
-            duration("poll", raw.poll.as_ref(), Duration::from_micros(50), Duration::ZERO, millis(1000))?;
+        // Otherwise stores could expire before they are sent.
+        shorter("gather", gather, "deadline less lease", deadline.saturating_sub(lease))?;
+        let poll = poll(raw.poll.as_ref())?;
         let congestion = raw.congestion.as_ref().map(parse_congestion).transpose()?;
         Ok(Self {
             node,
             socket_path,
             listen,
             peers,
+            routers,
             geometry,
             deadline,
             lease,
@@ -238,6 +249,7 @@ impl Config {
                     None => Text(node.to_string()),
                 })
                 .collect(),
+            router: self.routers.iter().map(|address| Text(address.to_string())).collect(),
             nodes: text(&self.geometry.nodes()),
             window_size: Some(Text(units::format_size(self.geometry.window_size()))),
             deadline: time(self.deadline),
@@ -352,10 +364,7 @@ fn peers(
             return Err(ConfigError::PeerIsSelf(node));
         }
         match address {
-            Some(address) if address.ip().is_unspecified() || address.port() == 0 => {
-                return Err(ConfigError::NotDialable { key: "peer", address });
-            }
-            Some(address) => check_plaintext("peer", address, allow_plaintext)?,
+            Some(address) => check_dialable("peer", address, allow_plaintext)?,
             None if !listening => return Err(ConfigError::PeerUnreachable(node)),
             None => {}
         }
@@ -364,6 +373,26 @@ fn peers(
         }
     }
     Ok(peers)
+}
+
+fn routers(texts: &[Text], allow_plaintext: bool) -> Result<Vec<SocketAddr>, ConfigError> {
+    let mut routers = Vec::new();
+    for Text(text) in texts {
+        let address = parse_address("router", text)?;
+        check_dialable("router", address, allow_plaintext)?;
+        if routers.contains(&address) {
+            return Err(ConfigError::RouterTwice(address));
+        }
+        routers.push(address);
+    }
+    Ok(routers)
+}
+
+fn check_dialable(key: &'static str, address: SocketAddr, allow_plaintext: bool) -> Result<(), ConfigError> {
+    if address.ip().is_unspecified() || address.port() == 0 {
+        return Err(ConfigError::NotDialable { key, address });
+    }
+    check_plaintext(key, address, allow_plaintext)
 }
 
 fn duration(
@@ -386,6 +415,15 @@ fn duration(
     } else {
         Err(ConfigError::OutOfRange { key, value, min, max })
     }
+}
+
+fn keepalive(text: Option<&Text>) -> Result<Duration, ConfigError> {
+    let millis = Duration::from_millis;
+    duration("keepalive", text, millis(2000), millis(100), millis(60_000))
+}
+
+fn poll(text: Option<&Text>) -> Result<Duration, ConfigError> {
+    duration("poll", text, Duration::from_micros(50), Duration::ZERO, Duration::from_secs(1))
 }
 
 fn shorter(

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use clap::Args;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::ConfigError;
@@ -69,6 +70,11 @@ pub struct RawConfig {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peer: Vec<Text>,
 
+    /// A router, which takes traffic to every node that it reaches; can be given several times
+    #[arg(long, value_name = "IP:PORT")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub router: Vec<Text>,
+
     /// Windows in the access space: a power of two, the same at every node [default: 16]
     #[arg(long, value_name = "N")]
     pub nodes: Option<Text>,
@@ -107,20 +113,6 @@ pub struct RawConfig {
 }
 
 impl RawConfig {
-    /// Reads a TOML file with the keys of the command line's options.
-    ///
-    /// # Errors
-    /// Where the file can't be read, is not TOML, or has an unknown key.
-    pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigError::FileUnread { path: path.to_owned(), error })?;
-        toml::from_str(&text).map_err(|error| ConfigError::FileSyntax {
-            path: path.to_owned(),
-            line: error.span().map_or(1, |span| line_of(&text, span.start)),
-            message: error.message().replace('\n', " "),
-        })
-    }
-
     /// These settings, and `file`'s where these say nothing. A list is taken whole from one of the two.
     #[must_use]
     pub fn or(self, file: Self) -> Self {
@@ -129,6 +121,7 @@ impl RawConfig {
             socket_path: self.socket_path.or(file.socket_path),
             listen: self.listen.or(file.listen),
             peer: if self.peer.is_empty() { file.peer } else { self.peer },
+            router: if self.router.is_empty() { file.router } else { self.router },
             nodes: self.nodes.or(file.nodes),
             window_size: self.window_size.or(file.window_size),
             deadline: self.deadline.or(file.deadline),
@@ -140,6 +133,20 @@ impl RawConfig {
             allow_plaintext: self.allow_plaintext.or(file.allow_plaintext),
         }
     }
+}
+
+/// Reads a TOML file with the keys of the command line's options.
+///
+/// # Errors
+/// Where the file can't be read, is not TOML, or has an unknown key.
+pub fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| ConfigError::FileUnread { path: path.to_owned(), error })?;
+    toml::from_str(&text).map_err(|error| ConfigError::FileSyntax {
+        path: path.to_owned(),
+        line: error.span().map_or(1, |span| line_of(&text, span.start)),
+        message: error.message().replace('\n', " "),
+    })
 }
 
 /// The line, counted from 1, in which byte `position` of `text` stands.

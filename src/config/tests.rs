@@ -85,6 +85,16 @@ fn each_bad_value_gives_its_line() {
         ),
         ("peer = ['2=127.0.0.1:0']", "peer: 127.0.0.1:0 is no address to connect to"),
         ("peer = ['2=0.0.0.0:7472']", "peer: 0.0.0.0:7472 is no address to connect to"),
+        ("router = ['127.0.0.1:7400', '127.0.0.1:7400']", "router: 127.0.0.1:7400 is given twice"),
+        ("router = ['127.0.0.1:0']", "router: 127.0.0.1:0 is no address to connect to"),
+        (
+            "router = ['r1']",
+            "router: 'r1' is not an IP address and port such as 127.0.0.1:7471 or [::1]:7471 (names are not looked up)",
+        ),
+        (
+            "router = ['192.0.2.1:7400']",
+            "router: 192.0.2.1:7400 is not a loopback address, and traffic would be neither encrypted nor authenticated; give --allow-plaintext where you trust the network",
+        ),
         ("nodes = 3", "nodes: the number of nodes must be a power of two from 2 to 256"),
         ("nodes = 512", "nodes: the number of nodes must be a power of two from 2 to 256"),
         ("nodes = 'many'", "nodes: 'many' is not a power of two from 2 to 256"),
@@ -101,8 +111,8 @@ fn each_bad_value_gives_its_line() {
         ("keepalive = '10ms'", "keepalive: 10ms is not between 100ms and 1m"),
         ("gather = '1s'", "gather: 1s is not between 0s and 100ms"),
         (
-            "deadline = '20ms'\nlease = '5ms'\ngather = '20ms'",
-            "gather: 20ms must be shorter than the deadline of 20ms",
+            "deadline = '20ms'\nlease = '5ms'\ngather = '15ms'",
+            "gather: 15ms must be shorter than the deadline less lease of 15ms",
         ),
         ("poll = '2s'", "poll: 2s is not between 0s and 1s"),
         ("congestion = ''", "congestion: '' is not the name of a congestion control such as cubic"),
@@ -143,11 +153,43 @@ fn command_line_goes_over_the_file() {
 
 #[test]
 fn printed_configuration_reads_back_the_same() {
-    for change in
-        ["", "listen = '[::1]:7471'\ncongestion = 'cubic'\nwindow-size = '1G'\nallow-plaintext = true"]
-    {
+    for change in [
+        "",
+        "router = ['127.0.0.1:7400', '[::1]:7400']",
+        "listen = '[::1]:7471'\ncongestion = 'cubic'\nwindow-size = '1G'\nallow-plaintext = true",
+    ] {
         let config = changed(change).unwrap();
         assert_eq!(Config::new(&raw(&config.to_toml())).unwrap(), config);
+    }
+}
+
+#[test]
+fn routers_are_configured_in_the_same_way() {
+    let config = |toml: &str| RouterConfig::new(&toml::from_str(toml).unwrap());
+    let good = config("listen = '127.0.0.1:7400'").unwrap();
+    assert_eq!((good.buffer, good.keepalive), (256 << 20, Duration::from_secs(2)));
+    let more = config("listen = '[::1]:7400'\nrouter = ['127.0.0.1:7401']\nbuffer = '64M'\nkeepalive = '1s'")
+        .unwrap();
+    for config in [good, more] {
+        assert_eq!(RouterConfig::new(&toml::from_str(&config.to_toml()).unwrap()).unwrap(), config);
+    }
+    for (toml, line) in [
+        ("", "listen: missing; give --listen or set it in the configuration file"),
+        (
+            "listen = '127.0.0.1:7400'\nrouter = ['127.0.0.1:7400']",
+            "router: 127.0.0.1:7400 is this router itself",
+        ),
+        ("listen = '127.0.0.1:7400'\nbuffer = '1M'", "buffer: '1M' is not a size of 8M or more such as 256M"),
+        (
+            "listen = '127.0.0.1:7400'\nbuffer = 'big'",
+            "buffer: 'big' is not a size of 8M or more such as 256M",
+        ),
+        (
+            "listen = '0.0.0.0:7400'",
+            "listen: 0.0.0.0:7400 is not a loopback address, and traffic would be neither encrypted nor authenticated; give --allow-plaintext where you trust the network",
+        ),
+    ] {
+        assert_eq!(config(toml).unwrap_err().to_string(), line, "for {toml}");
     }
 }
 
@@ -167,13 +209,13 @@ fn file_errors_name_file_and_line() {
         ("allow-plaintext = 'yes'\n", "line 1: invalid type: string \"yes\", expected a boolean"),
     ] {
         std::fs::write(&path, text).unwrap();
-        let line = RawConfig::from_file(&path).unwrap_err().to_string();
+        let line = read_file::<RawConfig>(&path).unwrap_err().to_string();
         assert!(line.starts_with(&format!("config: {}, {problem}", path.display())), "{line}");
         assert_eq!(line.lines().count(), 1, "{line}");
     }
     std::fs::remove_file(&path).unwrap();
     assert_eq!(
-        RawConfig::from_file(&path).unwrap_err().to_string(),
+        read_file::<RawConfig>(&path).unwrap_err().to_string(),
         format!("config: {}: No such file or directory (os error 2)", path.display())
     );
 }

@@ -21,7 +21,16 @@ impl Backoff {
     pub fn after_failure(&mut self, random: &mut Random) -> Duration {
         let doubled = FIRST.saturating_mul(1u32.checked_shl(self.failures).unwrap_or(u32::MAX));
         self.failures = self.failures.saturating_add(1);
-        let longest = doubled.min(LAST).as_nanos();
+        Self::jittered(doubled.min(LAST), random)
+    }
+
+    /// How long to wait after the other side said that it does not want us: nothing that a hurry makes better.
+    pub fn after_refusal(random: &mut Random) -> Duration {
+        Self::jittered(LAST, random)
+    }
+
+    fn jittered(longest: Duration, random: &mut Random) -> Duration {
+        let longest = longest.as_nanos();
         let drawn = longest.saturating_mul(u128::from(random.next())) >> 65;
         Duration::from_nanos(u64::try_from(longest / 2).unwrap_or(u64::MAX))
             .saturating_add(Duration::from_nanos(u64::try_from(drawn).unwrap_or(u64::MAX)))

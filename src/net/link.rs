@@ -4,10 +4,9 @@
 //! a read brings at most one chunk more than the packet that is being put together.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 
-use crate::adaptor::mesh::framing::{FrameError, Framer};
-use crate::adaptor::mesh::packet::Packet;
+use crate::adaptor::mesh::framing::{Frame, FrameError, Framer};
 use crate::poller::{Interest, Poller, Token};
 
 /// Bytes moved in one system call: packets are gathered up to this before they are written, and this much is read at once.
@@ -70,14 +69,22 @@ impl Connection {
         }
     }
 
+    /// Nothing will be sent any more.
+    ///
+    /// # Errors
+    /// As the socket gives them.
+    pub fn finish(&self) -> io::Result<()> {
+        self.stream.shutdown(Shutdown::Write)
+    }
+
     /// Bytes received that do not make a packet yet.
     pub fn held(&self) -> usize {
         self.framer.held()
     }
 
     /// The next packet among the bytes received.
-    pub fn next_packet(&mut self) -> Option<Result<Packet, FrameError>> {
-        self.framer.next_packet()
+    pub fn next_frame(&mut self) -> Option<Result<Frame, FrameError>> {
+        self.framer.next_frame()
     }
 
     /// The socket has become writable.
@@ -85,8 +92,8 @@ impl Connection {
         self.blocked = false;
     }
 
-    /// Sends what is left over and the packets that `next` gives, until these end or the socket is full. At most `chunks` chunks are
-    /// sent, so that one link does not keep the others waiting.
+    /// Sends what is left over and the packets that `next` appends, until it says that there are no more or the socket is full. At
+    /// most `chunks` chunks are sent, so that one link does not keep the others waiting.
     ///
     /// Returns whether anything was sent.
     ///
@@ -96,18 +103,14 @@ impl Connection {
         &mut self,
         poller: &Poller,
         chunks: usize,
-        mut next: impl FnMut() -> Option<Packet>,
+        mut next: impl FnMut(&mut Vec<u8>) -> bool,
     ) -> io::Result<bool> {
         let mut progress = false;
         for _ in 0..chunks {
             if self.blocked {
                 break;
             }
-            while self.out.len() < CHUNK
-                && let Some(packet) = next()
-            {
-                packet.emit(&mut self.out);
-            }
+            while self.out.len() < CHUNK && next(&mut self.out) {}
             if self.out.is_empty() {
                 break;
             }

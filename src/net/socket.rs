@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Connections that wait for us to accept them.
-const BACKLOG: i32 = 128;
+const BACKLOG: i32 = 1024;
 /// BBR, the default of some systems, carries half as much on loopback as this.
 const LOOPBACK_CONGESTION: &str = "cubic";
 

@@ -8,9 +8,10 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
-use super::{LinkEvent, Links, Settings};
+use super::{Company, LinkEvent, Links, Settings};
 use crate::adaptor::Instant;
 use crate::adaptor::address::NodeId;
+use crate::adaptor::mesh::neighbour::{Identity, LinkId, Neighbour, Refusal};
 use crate::adaptor::mesh::packet::{Body, HEADER_LEN, Incarnation, Packet, Progress, Stamp};
 use crate::adaptor::mesh::sequence::{Epoch, Sequence};
 use crate::adaptor::random::Random;
@@ -28,6 +29,12 @@ fn packet(source: NodeId, destination: NodeId, body: Body) -> Packet {
 fn hello(source: NodeId, destination: NodeId) -> Packet {
     let body = Body::Hello { wants_reply: true, epoch: Epoch(0), nonce: 1, echo: 0, lease: 0 };
     packet(source, destination, body)
+}
+
+/// A first packet of `source` in its life `life`.
+fn join(source: NodeId, destination: NodeId, life: u64) -> Packet {
+    let body = Body::Join { router: false, wants_reply: true };
+    Packet::between(Identity::Node(source), destination, Incarnation(life), body)
 }
 
 fn write(source: NodeId, destination: NodeId, sequence: u32, data: Bytes) -> Packet {
@@ -49,28 +56,45 @@ fn address(test: u8, node: NodeId) -> SocketAddr {
 
 /// A node: its links and a stand-in for the core, which says Hello on each new link.
 struct Side {
+    node: NodeId,
     settings: Settings,
     poller: Rc<Poller>,
     links: Links,
     reports: Reports,
+    nodes: BTreeMap<LinkId, NodeId>,
     outbox: BTreeMap<NodeId, VecDeque<Packet>>,
     received: Vec<Packet>,
     ups: usize,
+    /// What was said about this node's id being somebody else's.
+    duplicate: Vec<bool>,
 }
 
 impl Side {
     fn new(now: Instant, settings: Settings) -> Self {
         let poller = Rc::new(Poller::new().unwrap());
         let links = Links::new(now, &poller, settings.clone(), FIRST_TOKEN).unwrap();
-        let reports = Reports::default();
-        Self { settings, poller, links, reports, outbox: BTreeMap::new(), received: Vec::new(), ups: 0 }
+        Self {
+            node: settings.own.identity.id(),
+            settings,
+            poller,
+            links,
+            reports: Reports::default(),
+            nodes: BTreeMap::new(),
+            outbox: BTreeMap::new(),
+            received: Vec::new(),
+            ups: 0,
+            duplicate: Vec::new(),
+        }
     }
 
     fn at(now: Instant, test: u8, node: NodeId, peers: &[(NodeId, Option<SocketAddr>)]) -> Self {
+        let own = Neighbour { identity: Identity::Node(node), incarnation: Incarnation(node.0.into()) };
         let settings = Settings {
-            node,
+            own,
             listen: Some(address(test, node)),
-            peers: peers.iter().copied().collect(),
+            company: Company::Nodes(peers.iter().copied().collect()),
+            routers: Vec::new(),
+            keepalive: Duration::from_secs(2),
             congestion: None,
             seed: u64::from(node.0),
         };
@@ -100,23 +124,40 @@ impl Side {
         self.links.handle_timeout(now);
         while let Some(event) = self.links.poll_event(now) {
             match event {
-                LinkEvent::Up(node) => {
-                    let queue = VecDeque::from([hello(self.settings.node, node)]);
+                LinkEvent::Up(link, neighbour) => {
+                    let node = neighbour.identity.id();
+                    self.nodes.insert(link, node);
+                    let queue = VecDeque::from([hello(self.node, node)]);
                     assert!(self.outbox.insert(node, queue).is_none(), "a second link to {node}");
                     self.ups += 1;
                 }
-                LinkEvent::Down(node) => {
+                LinkEvent::Reborn(link, neighbour) => {
+                    assert_eq!(self.nodes[&link], neighbour.identity.id());
+                }
+                LinkEvent::Duplicate(duplicate) => self.duplicate.push(duplicate),
+                LinkEvent::Down(link) => {
+                    let node = self.nodes.remove(&link).unwrap();
                     assert!(self.outbox.remove(&node).is_some(), "no link to {node} to lose");
                 }
-                LinkEvent::Packet(node, packet) => {
-                    assert!(self.is_up(node), "a packet without a link");
-                    self.received.push(packet);
+                LinkEvent::Packet(link, frame) => {
+                    assert!(self.nodes.contains_key(&link), "a packet without a link");
+                    assert_eq!(frame.wire, wire(&frame.packet));
+                    self.received.push(frame.packet);
                 }
                 LinkEvent::Corrupt(_) => panic!("corrupt"),
             }
         }
-        let outbox = &mut self.outbox;
-        self.links.transmit(|node| outbox.get_mut(&node)?.pop_front());
+        let (outbox, nodes) = (&mut self.outbox, &self.nodes);
+        self.links.transmit(|link, out| {
+            let packet = outbox.get_mut(&nodes[&link]).unwrap().pop_front();
+            packet.map(|packet| packet.emit(out)).is_some()
+        });
+    }
+
+    fn cut(&mut self, now: Instant, node: NodeId) {
+        if let Some((&link, _)) = self.nodes.iter().find(|&(_, &there)| there == node) {
+            self.links.cut(now, link, "for the test");
+        }
     }
 }
 
@@ -180,7 +221,8 @@ impl World {
     }
 
     fn restart(&mut self, side: usize) {
-        let settings = self.sides[side].settings.clone();
+        let mut settings = self.sides[side].settings.clone();
+        settings.own.incarnation.0 += 1000;
         // The port has to be free before it is taken again.
         let poller = Rc::new(Poller::new().unwrap());
         let none = Settings { listen: None, ..settings.clone() };
@@ -220,8 +262,8 @@ fn whatever_breaks_they_come_together_again() {
                 }
                 _ => {
                     let now = world.now;
-                    let node = world.sides[1 - side].settings.node;
-                    world.sides[side].links.cut(now, node);
+                    let node = world.sides[1 - side].node;
+                    world.sides[side].cut(now, node);
                 }
             }
         }
@@ -282,11 +324,13 @@ fn is_closed(side: &mut Side, now: &mut Instant, stranger: &TcpStream) -> bool {
         side.turn(*now, 100);
     }
     stranger.set_nonblocking(true).unwrap();
-    let mut byte = [0];
-    match (&*stranger).read(&mut byte) {
-        Ok(0) => true,
-        Ok(_) => false,
-        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+    loop {
+        match (&*stranger).read(&mut [0; 100]) {
+            Ok(0) => return true,
+            // Last words.
+            Ok(_) => {}
+            Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
+        }
     }
 }
 
@@ -294,32 +338,38 @@ fn is_closed(side: &mut Side, now: &mut Instant, stranger: &TcpStream) -> bool {
 fn strangers_are_turned_away() {
     let mut now = Instant::ZERO;
     let mut side = Side::at(now, 6, LOW, &[(HIGH, None)]);
-    let mut corrupt = wire(&hello(HIGH, LOW));
+    let mut corrupt = wire(&join(HIGH, LOW, 7));
     corrupt[40] ^= 1;
+    let router = Body::Join { router: true, wants_reply: true };
+    let router = Packet::between(Identity::Router, LOW, Incarnation(7), router);
     for (what, bytes) in [
         ("another language", b"GET / HTTP/1.1\r\n\r\n".to_vec()),
-        ("a node that is not configured", wire(&hello(NodeId(3), LOW))),
-        ("this node itself", wire(&hello(LOW, LOW))),
-        ("a Hello for another node", wire(&hello(HIGH, NodeId(3)))),
-        ("a small packet that is no Hello", wire(&write(HIGH, LOW, 0, Bytes::new()))),
-        ("a large packet that is no Hello", wire(&write(HIGH, LOW, 0, vec![1; 1000].into()))),
-        ("a corrupt Hello", corrupt),
+        ("a node that is not configured", wire(&join(NodeId(3), LOW, 7))),
+        ("this node itself", wire(&join(LOW, LOW, 7))),
+        ("this life of another node", wire(&join(HIGH, LOW, 1))),
+        ("a life without a number", wire(&join(HIGH, LOW, 0))),
+        ("a Join for another node", wire(&join(HIGH, NodeId(3), 7))),
+        ("a router", wire(&router)),
+        ("a Hello", wire(&hello(HIGH, LOW))),
+        ("a small packet that is no Join", wire(&write(HIGH, LOW, 0, Bytes::new()))),
+        ("a large packet that is no Join", wire(&write(HIGH, LOW, 0, vec![1; 1000].into()))),
+        ("a corrupt Join", corrupt),
     ] {
         let mut stranger = TcpStream::connect(address(6, LOW)).unwrap();
         stranger.write_all(&bytes).unwrap();
         assert!(is_closed(&mut side, &mut now, &stranger), "{what}");
         assert_eq!(side.ups, 0, "{what}");
     }
-    // Half a Hello is given time, but not for ever.
+    // Half a Join is given time, but not for ever.
     let mut slow = TcpStream::connect(address(6, LOW)).unwrap();
-    slow.write_all(&wire(&hello(HIGH, LOW))[..HEADER_LEN / 2]).unwrap();
+    slow.write_all(&wire(&join(HIGH, LOW, 7))[..HEADER_LEN / 2]).unwrap();
     assert!(!is_closed(&mut side, &mut now, &slow));
     assert!((0..4).any(|_| is_closed(&mut side, &mut now, &slow)));
-    // A Hello that comes in two parts is as good as another.
+    // A Join that comes in two parts is as good as another.
     let mut guest = TcpStream::connect(address(6, LOW)).unwrap();
-    guest.write_all(&wire(&hello(HIGH, LOW))[..10]).unwrap();
+    guest.write_all(&wire(&join(HIGH, LOW, 7))[..10]).unwrap();
     assert!(!is_closed(&mut side, &mut now, &guest));
-    guest.write_all(&wire(&hello(HIGH, LOW))[10..]).unwrap();
+    guest.write_all(&wire(&join(HIGH, LOW, 7))[10..]).unwrap();
     assert!(!is_closed(&mut side, &mut now, &guest));
     assert!(side.is_up(HIGH));
 }
@@ -328,7 +378,7 @@ fn strangers_are_turned_away() {
 fn strangers_are_few() {
     let mut now = Instant::ZERO;
     let mut side = Side::at(now, 7, LOW, &[(HIGH, None)]);
-    let strangers: Vec<_> = (0..100)
+    let strangers: Vec<_> = (0..300)
         .map(|_| {
             let stranger = TcpStream::connect(address(7, LOW)).unwrap();
             now = now.after(Duration::from_micros(1));
@@ -336,9 +386,9 @@ fn strangers_are_few() {
             stranger
         })
         .collect();
-    assert_eq!(side.links.ends().len(), 64);
+    assert_eq!(side.links.ends().len(), 256);
     assert!(is_closed(&mut side, &mut now, &strangers[0]));
-    assert!(!is_closed(&mut side, &mut now, &strangers[99]));
+    assert!(!is_closed(&mut side, &mut now, &strangers[299]));
 }
 
 #[test]
@@ -348,12 +398,131 @@ fn a_dialed_node_must_be_the_one_that_was_meant() {
     let other = TcpListener::bind(address(8, NodeId(3))).unwrap();
     low.turn(now, 10);
     low.turn(now, 10);
-    assert!(low.is_up(HIGH));
     let (mut stream, _) = other.accept().unwrap();
-    stream.write_all(&wire(&hello(NodeId(3), LOW))).unwrap();
+    assert_eq!(next_packet(&mut stream), join(LOW, HIGH, 1));
+    stream.write_all(&wire(&join(NodeId(3), LOW, 7))).unwrap();
     now = now.after(Duration::from_millis(1));
     low.turn(now, 10);
-    assert!(!low.is_up(HIGH) && low.received.is_empty());
+    assert!(!low.is_up(HIGH) && low.ups == 0 && low.received.is_empty());
+    let refuse = Body::Refuse { reason: Refusal::WrongIdentity };
+    assert_eq!(next_packet(&mut stream).body, refuse);
+}
+
+/// The next packet without payload on a stream of the test's own.
+fn next_packet(stream: &mut TcpStream) -> Packet {
+    let mut bytes = [0; HEADER_LEN];
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    stream.read_exact(&mut bytes).unwrap();
+    Packet::parse(Bytes::copy_from_slice(&bytes)).unwrap()
+}
+
+/// A connection of the test's own that claims to be `node` in its life `life`.
+fn claim(side: &mut Side, now: Instant, to: SocketAddr, node: NodeId, life: u64) -> TcpStream {
+    let mut stream = TcpStream::connect(to).unwrap();
+    stream.write_all(&wire(&join(node, side.node, life))).unwrap();
+    for _ in 0..3 {
+        side.turn(now, 100);
+    }
+    stream
+}
+
+#[test]
+fn the_first_keeps_a_node_id_while_it_gives_signs_of_life() {
+    let mut now = Instant::ZERO;
+    let mut side = Side::at(now, 10, LOW, &[(HIGH, None)]);
+    let to = address(10, LOW);
+    let mut first = claim(&mut side, now, to, HIGH, 7);
+    assert_eq!(
+        next_packet(&mut first),
+        Packet { body: Body::Join { router: false, wants_reply: false }, ..join(LOW, HIGH, 1) }
+    );
+    assert_eq!(next_packet(&mut first), hello(LOW, HIGH));
+    // Another life claims to be it: the first is asked, answers, and stays.
+    let mut second = claim(&mut side, now, to, HIGH, 8);
+    assert_eq!(next_packet(&mut first), join(LOW, HIGH, 1));
+    let alive = Body::Join { router: false, wants_reply: false };
+    first.write_all(&wire(&Packet { body: alive, ..join(HIGH, LOW, 7) })).unwrap();
+    side.turn(now, 100);
+    assert_eq!(next_packet(&mut second).body, Body::Refuse { reason: Refusal::Duplicate });
+    assert!(is_closed(&mut side, &mut now, &second) && side.ups == 1);
+    // The same life is let in at once, wherever it comes from.
+    let mut again = claim(&mut side, now, to, HIGH, 7);
+    assert_eq!(next_packet(&mut again).body, Body::Join { router: false, wants_reply: false });
+    assert_eq!(side.ups, 2);
+    // Without a sign of life from the holder, the claim wins within a quarter of the keepalive time.
+    let mut third = claim(&mut side, now, to, HIGH, 9);
+    assert_eq!(side.ups, 2);
+    now = now.after(Duration::from_millis(501));
+    side.turn(now, 100);
+    side.turn(now, 100);
+    assert_eq!(side.ups, 3);
+    assert_eq!(next_packet(&mut third).body, Body::Join { router: false, wants_reply: false });
+    // A reset is announced on the link, and is no claim.
+    third.write_all(&wire(&join(HIGH, LOW, 10))).unwrap();
+    side.turn(now, 100);
+    let mut fourth = claim(&mut side, now, to, HIGH, 10);
+    assert_eq!(next_packet(&mut fourth).body, Body::Join { router: false, wants_reply: false });
+    assert_eq!(side.ups, 4);
+}
+
+#[test]
+fn who_is_refused_as_a_duplicate_knows_and_comes_back_slowly() {
+    let mut now = Instant::ZERO;
+    let listener = TcpListener::bind(address(11, HIGH)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let mut low = Side::at(now, 11, LOW, &[(HIGH, Some(address(11, HIGH)))]);
+    let mut dials = 0;
+    while now.since(Instant::ZERO) < Duration::from_secs(20) {
+        low.turn(now, 10);
+        if let Ok((mut stream, _)) = listener.accept() {
+            dials += 1;
+            let refuse = Body::Refuse { reason: Refusal::Duplicate };
+            stream.write_all(&wire(&packet(HIGH, LOW, refuse))).unwrap();
+        }
+        now = now.after(Duration::from_millis(10));
+    }
+    assert!((10..=20).contains(&dials), "{dials} attempts in 20 s");
+    assert_eq!(low.duplicate, [true]);
+    let mut stream = loop {
+        low.turn(now, 10);
+        now = now.after(Duration::from_millis(10));
+        if let Ok((stream, _)) = listener.accept() {
+            break stream;
+        }
+    };
+    stream.write_all(&wire(&join(HIGH, LOW, 7))).unwrap();
+    low.turn(now, 10);
+    low.turn(now, 10);
+    assert_eq!(low.duplicate, [true, false]);
+    assert!(low.is_up(HIGH));
+}
+
+#[test]
+fn a_silent_link_is_cut_after_the_keepalive_time_and_one_with_answers_is_not() {
+    let mut now = Instant::ZERO;
+    let mut side = Side::at(now, 12, LOW, &[(HIGH, None)]);
+    let mut silent = claim(&mut side, now, address(12, LOW), HIGH, 7);
+    next_packet(&mut silent);
+    next_packet(&mut silent);
+    let mut asked = 0;
+    let begin = now;
+    // Answers for five seconds, then no more.
+    while side.is_up(HIGH) {
+        now = side.links.poll_timeout().unwrap().max(now.after(Duration::from_millis(1)));
+        side.turn(now, 10);
+        silent.set_nonblocking(true).unwrap();
+        if now.since(begin) < Duration::from_secs(5) && silent.peek(&mut [0]).is_ok() {
+            assert_eq!(next_packet(&mut silent), join(LOW, HIGH, 1));
+            asked += 1;
+            let alive = Body::Join { router: false, wants_reply: false };
+            silent.write_all(&wire(&Packet { body: alive, ..join(HIGH, LOW, 7) })).unwrap();
+            side.turn(now, 10);
+        }
+    }
+    assert!((8..=10).contains(&asked), "{asked}");
+    let took = now.since(begin);
+    assert!((Duration::from_secs(6)..=Duration::from_millis(7100)).contains(&took), "{took:?}");
 }
 
 #[test]
@@ -381,7 +550,7 @@ fn bulk_arrives_whole_and_in_order_through_full_sockets() {
     // What was sent before a close is still delivered.
     world.sides[0].outbox.get_mut(&HIGH).unwrap().push_back(expected[5].clone());
     world.sides[0].turn(world.now, 10);
-    world.sides[0].links.cut(world.now, HIGH);
+    world.sides[0].cut(world.now, HIGH);
     world.sides[1].turn(world.now, 10);
     world.sides[1].turn(world.now, 10);
     assert_eq!(world.sides[1].received.last(), Some(&expected[5]));

@@ -1,40 +1,35 @@
 //! A node as a process: one thread and one event loop around the [`Adaptor`].
 //!
 //! In each turn everything that has arrived is handed to the core and everything that the core has to say is carried
-//! out, by bounded portions from each source, until there is nothing more to do. After activity the loop polls for a while
-//! before it sleeps, since a wake-up costs more than the way of a packet.
+//! out, by bounded portions from each source, until there is nothing more to do.
 
 mod bus;
+mod chatter;
 mod guest;
 mod outputs;
-mod signals;
 
-use core::time::Duration;
 use std::io;
-use std::num::NonZeroU64;
-use std::rc::Rc;
 
-use rustix::time::{ClockId, clock_gettime};
 use thiserror::Error;
 
 use self::bus::Bus;
-use self::signals::{Signal, Signals};
+use self::chatter::Chatter;
 use crate::adaptor::address::NodeSet;
 use crate::adaptor::mesh::Timing;
+use crate::adaptor::mesh::neighbour::{Identity, Neighbour};
 use crate::adaptor::{self, Adaptor, Instant};
 use crate::config::Config;
-use crate::net::{self, Links};
-use crate::poller::{Poller, Reports, Token};
+use crate::event_loop::{Clock, EventLoop, Service};
+use crate::net::{self, Company, Links};
+use crate::poller::{Report, Token};
+use crate::router::Paths;
 use crate::vfio::ListenError;
 
 /// Whose report it is shows in the token: the links' go from here, the bus's from there on.
-const SIGNALS: Token = Token(0);
 const LINKS: Token = Token(1);
 const BUS: Token = Token(1 << 62);
-/// How exactly the kernel keeps the loop's timeouts; its default of 50 us is longer than the gather time.
-const TIMER_SLACK_NANOS: u64 = 1000;
 
-/// Why a node could not be started. Nothing is left behind.
+/// Why a node could not be started, or go on. Nothing is left behind.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// The TCP side.
@@ -44,102 +39,66 @@ pub enum StartError {
     #[error("socket-path: {0}")]
     Socket(#[from] ListenError),
     /// The system refused something without which nothing goes.
-    #[error("can't start: {0}")]
+    #[error("can't run: {0}")]
     System(#[from] io::Error),
 }
 
-/// Time since the machine started. It goes on while the machine is suspended: a lease must not outlive that.
-#[derive(Clone, Copy, Debug)]
-struct Clock;
-
-impl Clock {
-    fn now(self) -> Instant {
-        let time = clock_gettime(ClockId::Boottime);
-        Instant::ZERO.after(Duration::try_from(time).unwrap_or_default())
-    }
-}
-
-/// A running node.
+/// A node.
 pub struct Node {
     clock: Clock,
-    poller: Rc<Poller>,
-    signals: Signals,
     adaptor: Adaptor,
     links: Links,
+    paths: Paths,
     bus: Bus,
-    /// How long to poll after activity.
-    poll: Duration,
+    chatter: Chatter,
+}
+
+/// Runs a node until the process is told to stop.
+///
+/// # Errors
+/// Where one of its sockets is not to be had; the others are given back.
+pub fn run(config: &Config) -> Result<(), StartError> {
+    let event_loop = EventLoop::new(config.poll)?;
+    let mut node = Node::start(config, &event_loop)?;
+    Ok(event_loop.run(&mut node)?)
 }
 
 impl Node {
-    /// Takes both sockets and the signals.
-    ///
-    /// # Errors
-    /// Where one of them is not to be had; the others are given back.
-    pub fn start(config: &Config) -> Result<Self, StartError> {
-        let clock = Clock;
-        let now = clock.now();
-        let poller = Rc::new(Poller::new()?);
+    /// Takes both sockets.
+    fn start(config: &Config, event_loop: &EventLoop) -> Result<Self, StartError> {
+        let (clock, poller) = (event_loop.clock(), event_loop.poller());
         let seed = getrandom::u64().map_err(io::Error::from)?;
+        let adaptor = Adaptor::new(core_settings(config, seed));
+        let own = Neighbour { identity: Identity::Node(config.node), incarnation: adaptor.incarnation() };
         let settings = net::Settings {
-            node: config.node,
+            own,
             listen: config.listen,
-            peers: config.peers.clone(),
+            company: Company::Nodes(config.peers.clone()),
+            routers: config.routers.clone(),
+            keepalive: config.keepalive,
             congestion: config.congestion.clone(),
             // Jitter needs other numbers than the core, not better ones.
             seed: !seed,
         };
-        let links = Links::new(now, &poller, settings, LINKS)?;
+        let links = Links::new(clock.now(), poller, settings, LINKS)?;
         // Last of those that can fail because of somebody else, since it leaves something in the file system.
-        let bus = Bus::new(&config.socket_path, config.geometry, &poller, BUS)?;
-        let signals = Signals::new(&poller, SIGNALS)?;
-        let slack = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NANOS));
-        if let Err(error) = slack {
-            log::debug!("timeouts are kept less exactly: {error}");
-        }
-        let adaptor = Adaptor::new(core_settings(config, seed));
+        let bus = Bus::new(&config.socket_path, config.geometry, poller, BUS)?;
         log_start(config);
-        Ok(Self { clock, poller, signals, adaptor, links, bus, poll: config.poll })
+        let paths = Paths::new(config.node);
+        Ok(Self { clock, adaptor, links, paths, bus, chatter: Chatter::default() })
     }
+}
 
-    /// Runs until the process is told to stop.
-    ///
-    /// # Errors
-    /// Where the kernel does not let it wait any more.
-    pub fn run(mut self) -> io::Result<()> {
-        let mut reports = Reports::default();
-        let mut poll_until = self.clock.now();
-        let mut busy = true;
-        loop {
-            let now = self.clock.now();
-            let polling = busy || now < poll_until;
-            if polling && !busy {
-                // Whoever is to answer may need this processor.
-                std::thread::yield_now();
-            }
-            let timeout = if polling { Some(Duration::ZERO) } else { self.time_to_sleep(now) };
-            self.poller.wait(&mut reports, timeout)?;
-
-            let now = self.clock.now();
-            for report in reports.iter() {
-                if report.token == SIGNALS {
-                    if self.signals.take().is_some_and(stops) {
-                        return Ok(());
-                    }
-                } else if report.token >= BUS {
-                    self.bus.handle_report(now, &mut self.adaptor, report);
-                } else {
-                    self.links.handle_report(now, report);
-                }
-            }
-            busy = self.turn(now);
-            if busy || !reports.is_empty() {
-                poll_until = self.clock.now().after(self.poll);
-            }
+impl Service for Node {
+    fn handle_report(&mut self, now: Instant, report: Report) {
+        if report.token >= BUS {
+            self.bus.handle_report(now, &mut self.adaptor, report);
+        } else {
+            self.links.handle_report(now, report);
         }
     }
 
-    /// Hands what has arrived to the core and carries out what it says. Returns whether there was anything.
+    /// Hands what has arrived to the core and carries out what it says.
     fn turn(&mut self, now: Instant) -> bool {
         self.links.handle_timeout(now);
         self.bus.handle_timeout(now);
@@ -155,24 +114,9 @@ impl Node {
         progress
     }
 
-    /// How long nothing will have to be done unless something arrives; `None` for ever.
-    fn time_to_sleep(&self, now: Instant) -> Option<Duration> {
+    fn poll_timeout(&self) -> Option<Instant> {
         let timeouts = [self.adaptor.poll_timeout(), self.links.poll_timeout(), self.bus.poll_timeout()];
-        timeouts.into_iter().flatten().min().map(|timeout| timeout.since(now))
-    }
-}
-
-/// What a signal means to a node: whether it is to stop.
-fn stops(signal: Signal) -> bool {
-    match signal {
-        Signal::Stop => {
-            log::info!("told to stop");
-            true
-        }
-        Signal::Hangup => {
-            log::info!("SIGHUP has no meaning: the configuration is read at the start only");
-            false
-        }
+        timeouts.into_iter().flatten().min()
     }
 }
 
@@ -198,10 +142,12 @@ fn log_start(config: &Config) {
             None => format!("{node} (connects to us)"),
         })
         .collect();
-    let peers = if peers.is_empty() { "none".to_owned() } else { peers.join(", ") };
+    let or_none = |list: Vec<String>| if list.is_empty() { "none".to_owned() } else { list.join(", ") };
+    let routers = or_none(config.routers.iter().map(ToString::to_string).collect());
     log::info!(
-        "node {}: guest socket {}, {listen}, peers: {peers}",
+        "node {}: guest socket {}, {listen}, peers: {}, routers: {routers}",
         config.node,
-        config.socket_path.display()
+        config.socket_path.display(),
+        or_none(peers)
     );
 }

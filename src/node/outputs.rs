@@ -3,12 +3,16 @@
 use super::Node;
 use crate::adaptor::Instant;
 use crate::adaptor::event::Event;
+use crate::adaptor::mesh::framing::Frame;
+use crate::adaptor::mesh::neighbour::{LinkId, Refusal};
+use crate::adaptor::mesh::packet::Body;
 use crate::net::LinkEvent;
+use crate::router::PathEvent;
 
 /// Rounds of outputs in one turn: what one brings about, the next carries out.
 const ROUNDS_A_TURN: usize = 4;
 /// Memory operations executed in a row. A command with a long list has thousands.
-const OPERATIONS_AT_ONCE: usize = 64;
+const OPERATIONS_AT_ONCE: usize = 16;
 
 impl Node {
     /// Hands everything that came over the links to the core. Returns whether there was anything.
@@ -17,15 +21,40 @@ impl Node {
         while let Some(event) = self.links.poll_event(now) {
             progress = true;
             match event {
-                LinkEvent::Up(node) => self.adaptor.handle_link_up(now, node),
-                LinkEvent::Down(node) => self.adaptor.handle_link_down(now, node),
-                LinkEvent::Packet(node, packet) => self.adaptor.handle_packet(now, node, packet),
-                LinkEvent::Corrupt(node) => self.adaptor.handle_corrupt(node),
+                LinkEvent::Up(link, neighbour) => self.paths.handle_link_up(link, neighbour),
+                LinkEvent::Down(link) => self.paths.handle_link_down(link),
+                // The sessions find that out by themselves.
+                LinkEvent::Reborn(..) => {}
+                LinkEvent::Packet(link, frame) => self.handle_frame(now, link, frame),
+                LinkEvent::Corrupt(link) => {
+                    self.paths.nodes(link).for_each(|node| self.adaptor.handle_corrupt(node));
+                }
+                LinkEvent::Duplicate(true) => self.adaptor.handle_refused(Refusal::Duplicate),
+                LinkEvent::Duplicate(false) => self.adaptor.handle_admitted(),
             }
+            self.follow_paths(now);
             // The queue of requests to this guest's memory is short.
             self.execute();
         }
         progress
+    }
+
+    fn handle_frame(&mut self, now: Instant, link: LinkId, Frame { packet, .. }: Frame) {
+        if let Body::Routes(routes) = &packet.body {
+            self.paths.handle_routes(link, routes);
+        } else if self.paths.may_come_from(link, packet.source) {
+            self.adaptor.handle_packet(now, packet.source, packet);
+        }
+    }
+
+    /// Tells the core which nodes there is a way to.
+    fn follow_paths(&mut self, now: Instant) {
+        while let Some(event) = self.paths.poll_event() {
+            match event {
+                PathEvent::Up(node) => self.adaptor.handle_link_up(now, node),
+                PathEvent::Down(node) => self.adaptor.handle_link_down(now, node),
+            }
+        }
     }
 
     /// Takes out all outputs of the core. Returns whether there were any.
@@ -47,8 +76,11 @@ impl Node {
             }
             // Not the turn's time: where the process stood still since, a lease that these packets give would end after
             // the moment at which the core believes that it has.
-            let (adaptor, now) = (&mut self.adaptor, self.clock.now());
-            progress |= self.links.transmit(|node| adaptor.poll_packet(now, node));
+            let (adaptor, paths, now) = (&mut self.adaptor, &mut self.paths, self.clock.now());
+            progress |= self.links.transmit(|link, out| {
+                let packet = paths.serve(link, |node| adaptor.poll_packet(now, node));
+                packet.map(|packet| packet.emit(out)).is_some()
+            });
             if !progress {
                 break;
             }
@@ -74,17 +106,38 @@ impl Node {
 
     fn handle_event(&mut self, now: Instant, event: Event) {
         match event {
+            Event::CutLink(node) => {
+                if let Some(link) = self.paths.handle_silence(node) {
+                    self.links.cut(now, link, "no sign of life on the link");
+                }
+                self.follow_paths(now);
+            }
+            Event::MemoryNotShared => log::error!(
+                "the guest's memory is not shared with the adaptor, so that no other node can reach it; start QEMU with \
+                 -object memory-backend-memfd,id=m,size=...,share=on -machine memory-backend=m"
+            ),
+            Event::Reset(incarnation) => {
+                self.links.set_incarnation(incarnation);
+                self.report(now, event);
+            }
+            _ => self.report(now, event),
+        }
+    }
+
+    /// Tells the operator what guests and other nodes can bring about as often as they like.
+    fn report(&mut self, now: Instant, event: Event) {
+        let Some(withheld) = self.chatter.admit(now) else { return };
+        if withheld > 0 {
+            log::warn!("{withheld} lines about nodes and resets were left out");
+        }
+        match event {
             Event::LinkUp(node, incarnation) => log::info!("node {node}: up, incarnation {incarnation}"),
             Event::LinkDown(node) => log::warn!("node {node}: down"),
             Event::PeerRestarted(node, incarnation) => {
                 log::warn!("node {node}: restarted or reset, now incarnation {incarnation}");
             }
-            Event::CutLink(node) => self.links.cut(now, node),
-            Event::MemoryNotShared => log::error!(
-                "the guest's memory is not shared with the adaptor, so that no other node can reach it; start QEMU with \
-                 -object memory-backend-memfd,id=m,size=...,share=on -machine memory-backend=m"
-            ),
             Event::Reset(incarnation) => log::info!("reset, now incarnation {incarnation}"),
+            Event::CutLink(_) | Event::MemoryNotShared => {}
         }
     }
 }

@@ -14,7 +14,10 @@ const ACCESS: u32 = 2;
 const ASSURANCE: u32 = 4;
 const CONFIG: u32 = 7;
 
+const STATUS: u64 = 0x08;
 const INCARNATION: u64 = 0x18;
+const EVENT: u64 = 0x30;
+const CONTROL: u64 = 0x38;
 const COMMAND_ADDRESS: u64 = 0x40;
 const COMMAND_COOKIE: u64 = 0x48;
 const COMMAND: u64 = 0x4c;
@@ -71,6 +74,40 @@ impl Guest {
 
     fn set_register(&mut self, offset: u64, value: u64, len: usize) {
         self.client.region_write(REGISTERS, offset, &value.to_le_bytes()[..len]).unwrap();
+    }
+
+    /// Resets the function by its register.
+    pub fn reset(&mut self) {
+        self.set_register(CONTROL, 1, 4);
+    }
+
+    /// Whether another adaptor has this node's id, as the register says.
+    pub fn is_duplicate(&mut self) -> bool {
+        self.register(STATUS) >> 3 & 1 == 1
+    }
+
+    /// Waits until [`Self::is_duplicate`] is `duplicate`.
+    pub fn wait_for_duplicate(&mut self, duplicate: bool) {
+        let begin = Instant::now();
+        while self.is_duplicate() != duplicate {
+            assert!(begin.elapsed() < PATIENCE, "the bit is not {duplicate}");
+        }
+    }
+
+    /// Waits until the other node is up in this life.
+    pub fn wait_for_life(&mut self, node: u8, incarnation: u64) {
+        let begin = Instant::now();
+        let entry = NODE_TABLE + 16 * u64::from(node);
+        while self.register(entry) & 2 == 0 || self.wide_register(entry + 8) != incarnation {
+            assert!(begin.elapsed() < PATIENCE, "node {node} is not up as {incarnation:016x}");
+        }
+    }
+
+    /// The events that happened, which are cleared.
+    pub fn take_events(&mut self) -> u32 {
+        let events = self.register(EVENT);
+        self.set_register(EVENT, events.into(), 4);
+        events
     }
 
     /// Waits until the other node is up, or down.

@@ -7,8 +7,10 @@ mod chaos;
 mod guest;
 mod hostile;
 mod judge;
+mod links;
 mod node;
 mod proxy;
+mod router;
 
 use std::time::{Duration, Instant};
 

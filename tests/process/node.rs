@@ -41,6 +41,26 @@ impl Place {
         SocketAddr::from(([a, b, c, node], self.port))
     }
 
+    /// How many connections there are between these nodes.
+    pub fn connections(&self, nodes: &[u8]) -> usize {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let hosts: Vec<String> = nodes
+            .iter()
+            .map(|&node| match self.address(node) {
+                SocketAddr::V4(address) => format!("{:08X}", u32::from_le_bytes(address.ip().octets())),
+                SocketAddr::V6(_) => unreachable!(),
+            })
+            .collect();
+        // Local address, remote address, state; 1 is established. The dialing end has an address that the kernel chose.
+        let is_listeners_end = |line: &&str| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let port = format!(":{:04X}", self.address(nodes[0]).port());
+            let local = fields.get(1).copied().unwrap_or_default();
+            fields.get(3) == Some(&"01") && hosts.iter().any(|host| local == format!("{host}{port}"))
+        };
+        table.lines().filter(is_listeners_end).count()
+    }
+
     pub fn socket(&self, node: u8) -> PathBuf {
         self.directory.path().join(format!("{node}.sock"))
     }
@@ -59,13 +79,32 @@ impl Place {
             arguments.extend(["--peer".to_owned(), format!("{peer}={}", self.address(peer))]);
         }
         arguments.extend(options.iter().map(|&option| option.to_owned()));
-        let mut node = Node::spawn(&arguments);
+        let mut node = Node::spawn("adaptor", &arguments);
         node.wait_for("guest socket");
         node
     }
+
+    /// Starts router `id`, which connects to these other `routers`, and waits until it is there.
+    pub fn start_router(&self, id: u8, routers: &[u8], options: &[&str]) -> Node {
+        let mut arguments = vec!["--listen".to_owned(), self.address(id).to_string()];
+        for &router in routers {
+            arguments.extend(["--router".to_owned(), self.address(router).to_string()]);
+        }
+        arguments.extend(options.iter().map(|&option| option.to_owned()));
+        let mut router = Node::spawn("router", &arguments);
+        router.wait_for("router: listening");
+        router
+    }
+
+    /// Starts `node`, which knows nobody but these `routers`.
+    pub fn start_behind(&self, node: u8, routers: &[u8], options: &[&str]) -> Node {
+        let routers: Vec<_> = routers.iter().map(|&router| self.address(router).to_string()).collect();
+        let routers = routers.iter().flat_map(|address| ["--router", address]);
+        self.start(node, &[], &routers.chain(options.iter().copied()).collect::<Vec<_>>())
+    }
 }
 
-/// A running adaptor; killed when dropped.
+/// A running adaptor or router; killed when dropped.
 pub struct Node {
     child: Child,
     lines: Receiver<String>,
@@ -73,9 +112,9 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn spawn(arguments: &[String]) -> Self {
+    pub fn spawn(command: &str, arguments: &[String]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_assured-rdma"))
-            .arg("adaptor")
+            .arg(command)
             .args(arguments)
             .env_remove("RUST_LOG")
             .stderr(Stdio::piped())
@@ -104,6 +143,13 @@ impl Node {
                 }
                 Err(error) => panic!("no line with {part:?} ({error}) in:\n{}", self.log.join("\n")),
             }
+        }
+    }
+
+    /// Waits for a log line that contains `part`, old or new.
+    pub fn wait_for_any(&mut self, part: &str) {
+        if !self.log().iter().any(|line| line.contains(part)) {
+            self.wait_for(part);
         }
     }
 

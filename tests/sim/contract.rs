@@ -7,7 +7,8 @@ use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::status::{Class, Code};
 use assured_rdma::adaptor::{Event, Region};
 
-use crate::world::{DEADLINE, EXPORT_LEN, EXPORTED, Faults, KEEPALIVE, LEASE, TIMING, World};
+use crate::network::Faults;
+use crate::world::{DEADLINE, EXPORT_LEN, EXPORTED, KEEPALIVE, LEASE, TIMING, World};
 
 const A: NodeId = NodeId(1);
 const B: NodeId = NodeId(2);
@@ -316,6 +317,18 @@ mod no_ghost_writes {
     }
 
     #[test]
+    fn a_lease_that_is_over_is_asked_for_at_once_however_short_it_was() {
+        let mut world = World::with_timing(1, 2, |_| Timing { lease: Duration::from_millis(5), ..TIMING });
+        for value in 1..10 {
+            let start = world.now;
+            put(&mut world, value, 0);
+            assert_eq!(world.check(A, B, 0), 0);
+            assert!(world.now.since(start) < Duration::from_millis(1), "{:?}", world.now.since(start));
+            world.run_for(Duration::from_millis(6));
+        }
+    }
+
+    #[test]
     fn requests_of_a_reset_node_are_not_executed_later() {
         let mut world = World::new(1, 2);
         world.faults = Faults { survive_cut: true, jitter: 5_000, ..Faults::NONE };
@@ -542,7 +555,7 @@ mod life_of_nodes {
         let before = world.register(A, 0x1000 + 32 + 8);
         put(&mut world, 1, 0);
         world.idle(A);
-        world.restart(B, 2);
+        world.restart(B);
         let code = write_code(world.check(A, B, 0));
         assert!(matches!(code, Code::PeerRestarted | Code::Ok), "{code}");
         assert!(world.run_until(DEADLINE, |world| world.is_up(A, B)));

@@ -24,6 +24,8 @@ pub const STATUS_READY: u32 = 1 << 0;
 pub const STATUS_MEMORY_SHARED: u32 = 1 << 1;
 /// `Info::status`: the adaptor knows that it does not share the guest's memory.
 pub const STATUS_MEMORY_PRIVATE: u32 = 1 << 2;
+/// `Info::status`: another adaptor has this node's id, so that this one is not let in.
+pub const STATUS_DUPLICATE_ID: u32 = 1 << 3;
 
 /// `Info::memory`: the driver could not probe it.
 pub const MEMORY_UNKNOWN: u32 = 0;
@@ -40,6 +42,8 @@ pub const EVENT_ERROR: u32 = 1 << 1;
 pub const EVENT_MEMORY: u32 = 1 << 3;
 /// Event: the adaptor was reset; windows and errors are lost.
 pub const EVENT_RESET: u32 = 1 << 4;
+/// Event: [`STATUS_DUPLICATE_ID`] changed.
+pub const EVENT_DUPLICATE: u32 = 1 << 5;
 
 /// `Node::state`: the node is configured in the adaptor.
 pub const NODE_CONFIGURED: u32 = 1 << 0;

@@ -47,6 +47,7 @@
 #define ARDMA_STATUS_READY		(1U << 0)	/* the adaptor is ready */
 #define ARDMA_STATUS_MEMORY_SHARED	(1U << 1)	/* known: it shares the guest's memory */
 #define ARDMA_STATUS_MEMORY_PRIVATE	(1U << 2)	/* known: it does not */
+#define ARDMA_STATUS_DUPLICATE_ID	(1U << 3)	/* another adaptor has this node's id */
 
 /* Values of ardma_info.memory: what the driver's own probe of shared memory gave. */
 #define ARDMA_MEMORY_UNKNOWN		0	/* the probe could not be made */
@@ -58,6 +59,7 @@
 #define ARDMA_EVENT_ERROR	(1U << 1)	/* the empty error log filled, or it overflowed */
 #define ARDMA_EVENT_MEMORY	(1U << 3)	/* the memory bits of the status changed */
 #define ARDMA_EVENT_RESET	(1U << 4)	/* the adaptor was reset, its windows are lost */
+#define ARDMA_EVENT_DUPLICATE	(1U << 5)	/* the duplicate bit of the status changed */
 
 #define ARDMA_EVENT_BITS	8
 

@@ -73,6 +73,8 @@ pub(super) struct Responder {
     /// It is time to ask, but the link has not taken the question yet.
     ask_waits: bool,
     nak_wanted: bool,
+    /// Requests of this epoch were dropped unexecuted, so that none after them may be taken.
+    closed: bool,
     /// The last gap that was reported; it is reported again only when the initiating side probes.
     reported_gap: Option<Sequence>,
 }
@@ -93,8 +95,15 @@ impl Responder {
             ask_at: Instant::ZERO,
             ask_waits: false,
             nak_wanted: false,
+            closed: false,
             reported_gap: None,
         }
+    }
+
+    /// The peer goes on as another incarnation, for now or for ever; what waits is not executed any more.
+    pub(super) fn set_aside(&mut self) {
+        self.closed |= !self.queue.is_empty();
+        self.lease_until = Instant::ZERO;
     }
 
     /// An epoch was named, by a Hello or by a packet of the flow.
@@ -122,6 +131,10 @@ impl Responder {
             // A stamp from the future would be a lease without end.
             let asked = Instant::from_nanos(progress.echo.0).min(now);
             self.lease_until = self.lease_until.max(asked.after(self.lease));
+            if self.lease_until > now {
+                // The question was answered; the next one need not wait.
+                self.ask_at = Instant::ZERO;
+            }
         }
     }
 
@@ -132,6 +145,9 @@ impl Responder {
         direction: Direction,
         bytes: usize,
     ) -> Option<Ticket> {
+        if self.closed {
+            return None;
+        }
         if sequence != self.expected {
             if sequence > self.expected && self.reported_gap != Some(self.expected) {
                 self.nak_wanted = true;

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::initiator::Initiator;
-use super::limits::{HELLO_AGAIN, HELLO_GAP, KEEPALIVE_PARTS};
+use super::limits::{FORMER_LIVES, HELLO_AGAIN, HELLO_GAP, KEEPALIVE_PARTS};
 use super::packet::{Body, Incarnation, Packet, Progress};
 use super::responder::{Freshness, Responder, Ticket};
 use super::sequence::Sequence;
@@ -65,6 +65,9 @@ pub(super) struct Session {
     farewell: VecDeque<Packet>,
     initiator: Initiator,
     responder: Responder,
+    /// What was accepted of earlier incarnations of the peer. One of them may come back, where two adaptors have one id
+    /// and take turns; what it sent before must not be executed again.
+    former: VecDeque<(Incarnation, Responder)>,
     random: Random,
 }
 
@@ -96,6 +99,7 @@ impl Session {
             farewell: VecDeque::new(),
             initiator: Initiator::new(timing.time_to_try(), timing.lease),
             responder: Responder::new(timing.lease),
+            former: VecDeque::new(),
             random,
         }
     }
@@ -129,6 +133,7 @@ impl Session {
         self.incarnation = incarnation;
         self.initiator = Initiator::new(self.timing.time_to_try(), self.timing.lease);
         self.responder = Responder::new(self.lease);
+        self.former.clear();
         self.reach = Reach::Down;
         if self.link {
             self.doubt(now);
@@ -199,7 +204,8 @@ impl Session {
         }
         self.heard(now);
         match packet.body {
-            Body::Hello { .. } => {}
+            // The ends of a link keep their own packets to themselves.
+            Body::Hello { .. } | Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => {}
             Body::Write { progress, sequence, offset, data } => {
                 // A copy, so that a request that waits does not hold all of what was received with it.
                 let kind = RequestKind::Write(Bytes::copy_from_slice(&data));
@@ -282,13 +288,21 @@ impl Session {
         match self.peer_incarnation.replace(from) {
             Some(known) if known == from => {}
             earlier => {
-                if earlier.is_some() {
+                self.lease = lease.min(self.timing.lease);
+                let known = self.former.iter().position(|(life, _)| *life == from);
+                let known = known.and_then(|index| self.former.remove(index)).map(|(_, responder)| responder);
+                let fresh = known.unwrap_or_else(|| Responder::new(self.lease));
+                let mut former = core::mem::replace(&mut self.responder, fresh);
+                if let Some(earlier) = earlier {
+                    former.set_aside();
+                    self.former.push_back((earlier, former));
+                    if self.former.len() > FORMER_LIVES {
+                        self.former.pop_front();
+                    }
                     out.events.push_back(Event::PeerRestarted(self.peer, from));
                     self.give_up(now, Code::PeerRestarted, Code::LinkDown, out);
                     self.proven = true;
                 }
-                self.lease = lease.min(self.timing.lease);
-                self.responder = Responder::new(self.lease);
                 out.inbound.push_back(Wanted::Discard(self.peer));
             }
         }

@@ -1,8 +1,10 @@
 //! The set of links: makes connections, finds out whose they are, and moves packets.
 //!
-//! Invariant: a peer has at most one link, and `Up` and `Down` alternate for each node. Everything here is bounded:
+//! Invariant: a node has at most one link, and `Up` and `Down` alternate for each link, once. Everything here is bounded:
 //! connections of unknown origin in number, time and bytes, links by their buffers.
 
+mod joining;
+mod liveness;
 mod setup;
 
 use core::time::Duration;
@@ -13,23 +15,26 @@ use std::rc::Rc;
 
 use thiserror::Error;
 
+use super::admission::{Claim, Company};
 use super::link::{CHUNK, Connection};
 use super::listener::{Listener, RateLimit};
-use super::peer::Peer;
+use super::peer::{Peer, PeerKey};
 use super::socket;
 use crate::adaptor::Instant;
-use crate::adaptor::address::NodeId;
-use crate::adaptor::mesh::framing::FrameError;
-use crate::adaptor::mesh::packet::{HEADER_LEN, Packet};
+use crate::adaptor::mesh::framing::{Frame, FrameError};
+use crate::adaptor::mesh::neighbour::{Identity, LinkId, Neighbour, Refusal};
+use crate::adaptor::mesh::packet::{Body, HEADER_LEN, Incarnation, Packet, ParseError};
 use crate::adaptor::random::Random;
 use crate::poller::{Poller, Report, Token};
 
 /// Within this time a connection has to be made.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
 /// Within this time after it was made, the other side has to introduce itself.
-const HELLO_TIME: Duration = Duration::from_secs(2);
-/// Connections that have not introduced themselves yet; one more, and the oldest is closed.
-const MAX_STRANGERS: usize = 64;
+const JOIN_TIME: Duration = Duration::from_secs(2);
+/// Within this time who was refused has to close its end.
+const LEAVE_TIME: Duration = Duration::from_millis(500);
+/// Connections that have not introduced themselves yet or were refused; one more, and the oldest is closed. As many as there are nodes.
+const MAX_STRANGERS: usize = 256;
 /// Connections accepted in one turn.
 const ACCEPTS_A_TURN: usize = 16;
 /// Chunks written to one link in one turn.
@@ -38,12 +43,16 @@ const CHUNKS_A_TURN: usize = 4;
 /// What the links need to know.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// This node.
-    pub node: NodeId,
+    /// Who this end is.
+    pub own: Neighbour,
     /// Where to listen.
     pub listen: Option<SocketAddr>,
-    /// The other nodes, and where to dial them.
-    pub peers: BTreeMap<NodeId, Option<SocketAddr>>,
+    /// Whom to let in, and which nodes to dial.
+    pub company: Company,
+    /// The routers to dial.
+    pub routers: Vec<SocketAddr>,
+    /// A link on which nothing comes for this time is cut.
+    pub keepalive: Duration,
     /// TCP congestion control, where the user asked for one.
     pub congestion: Option<String>,
     /// For the jitter of the back-off.
@@ -64,37 +73,71 @@ pub enum StartError {
 /// What happened on the links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
-    /// There is a connection to the node.
-    Up(NodeId),
+    /// There is a link with this neighbour.
+    Up(LinkId, Neighbour),
+    /// The neighbour goes on as another incarnation, on the same link.
+    Reborn(LinkId, Neighbour),
     /// There is none any more.
-    Down(NodeId),
-    /// A packet arrived on the node's link.
-    Packet(NodeId, Packet),
+    Down(LinkId),
+    /// A packet arrived that is not the links' own.
+    Packet(LinkId, Frame),
     /// A packet arrived that was not intact.
-    Corrupt(NodeId),
+    Corrupt(LinkId),
+    /// Somebody says that another adaptor has this node's id; or nobody does any more.
+    Duplicate(bool),
 }
 
 /// What a connection is for.
 #[derive(Debug)]
 enum Role {
     /// We are making it.
-    Dialing(NodeId),
+    Dialing(PeerKey),
     /// It was accepted, and has not said whose it is.
     Stranger,
-    /// It is kept aside, see [`super::peer::Verdict::Park`]; with the Hello that came on it.
-    Parked(NodeId, Packet),
-    /// It is the node's link.
+    /// It is kept aside, see [`Verdict::Park`](super::peer::Verdict::Park).
+    Parked(PeerKey, Claim),
+    /// It is a link, or will be when the other side has joined.
     Link(Link),
+    /// It was refused, and is only to be closed by the other side.
+    Leaving,
 }
 
 #[derive(Debug)]
 struct Link {
-    node: NodeId,
+    /// Whose; a router that dialed us is no peer, since we do nothing for its coming back.
+    key: Option<PeerKey>,
     dialed: bool,
-    /// When the first packet came.
-    proven: Option<Instant>,
+    /// Who is there, as soon as it has joined, and since when.
+    joined: Option<(Neighbour, Instant)>,
+    /// The Join that is to be sent, and whether it asks for an answer.
+    join_to_send: Option<bool>,
+    /// When something came last.
+    heard: Instant,
+    /// When to look whether something came.
+    look_at: Instant,
+    /// How often we asked for a sign of life since.
+    asked: u32,
     /// Why it is over, once it is; what arrived before is still delivered.
     over: Option<String>,
+}
+
+impl Link {
+    fn new(now: Instant, key: Option<PeerKey>, dialed: bool) -> Self {
+        Self {
+            key,
+            dialed,
+            joined: None,
+            join_to_send: Some(dialed),
+            heard: now,
+            look_at: now,
+            asked: 0,
+            over: None,
+        }
+    }
+
+    fn want_join(&mut self, asks: bool) {
+        self.join_to_send = Some(asks || self.join_to_send == Some(true));
+    }
 }
 
 #[derive(Debug)]
@@ -106,19 +149,23 @@ struct Entry {
     deadline: Option<Instant>,
 }
 
-/// All links of a node. Everything that happens is taken out with [`Links::poll_event`].
+/// All links of a node or router. Everything that happens is taken out with [`Links::poll_event`].
 #[derive(Debug)]
 pub struct Links {
     poller: Rc<Poller>,
-    node: NodeId,
+    own: Neighbour,
+    company: Company,
+    keepalive: Duration,
     congestion: Option<String>,
     listener: Option<Listener>,
-    peers: BTreeMap<NodeId, Peer>,
+    peers: BTreeMap<PeerKey, Peer>,
     entries: BTreeMap<Token, Entry>,
     next_token: u64,
     events: VecDeque<LinkEvent>,
     /// Connections that may have a packet.
     readable: VecDeque<Token>,
+    /// Whether the last [`LinkEvent::Duplicate`] said so.
+    is_duplicate: bool,
     scratch: Box<[u8]>,
     rejects: RateLimit,
     random: Random,
@@ -135,10 +182,11 @@ impl Links {
         settings: Settings,
         first_token: Token,
     ) -> Result<Self, StartError> {
-        if let Some(name) = &settings.congestion {
+        let Settings { own, listen, company, routers, keepalive, congestion, seed } = settings;
+        if let Some(name) = &congestion {
             socket::check_congestion(name).map_err(|error| StartError::Congestion(name.clone(), error))?;
         }
-        let listener = match settings.listen {
+        let listener = match listen {
             None => None,
             Some(address) => Some(
                 socket::listen(address)
@@ -146,24 +194,46 @@ impl Links {
                     .map_err(|error| StartError::Listen(address, error))?,
             ),
         };
-        let peer = |(node, address)| {
-            let waits = settings.listen.is_some() && settings.node > node;
-            (node, Peer::new(now, node, address, waits))
+        let mut peers = BTreeMap::new();
+        let mut add = |key: PeerKey, address| {
+            let waits = listen.is_some() && own.identity > key.identity();
+            peers.insert(key, Peer::new(now, key, address, waits));
         };
+        if let Company::Nodes(nodes) = &company {
+            for (&node, &address) in nodes {
+                add(PeerKey::Node(node), address);
+            }
+        }
+        for address in routers {
+            add(PeerKey::Router(address), Some(address));
+        }
         Ok(Self {
             poller: Rc::clone(poller),
-            node: settings.node,
-            congestion: settings.congestion,
+            own,
+            company,
+            keepalive,
+            congestion,
             listener,
-            peers: settings.peers.into_iter().map(peer).collect(),
+            peers,
             entries: BTreeMap::new(),
             next_token: first_token.0.saturating_add(1),
             events: VecDeque::new(),
             readable: VecDeque::new(),
+            is_duplicate: false,
             scratch: vec![0; CHUNK].into_boxed_slice(),
             rejects: RateLimit::default(),
-            random: Random::new(settings.seed),
+            random: Random::new(seed),
         })
+    }
+
+    /// This end goes on as another incarnation, and says so on every link.
+    pub fn set_incarnation(&mut self, incarnation: Incarnation) {
+        self.own.incarnation = incarnation;
+        for entry in self.entries.values_mut() {
+            if let Role::Link(link) = &mut entry.role {
+                link.want_join(false);
+            }
+        }
     }
 
     /// Does what a report makes possible. A report about something that is closed by now is ignored.
@@ -176,46 +246,63 @@ impl Links {
             return;
         };
         match &mut entry.role {
-            Role::Dialing(node) => {
-                let node = *node;
+            Role::Dialing(key) => {
+                let key = *key;
                 if report.writable || report.closed {
-                    self.finish_dial(now, report.token, node);
+                    self.finish_dial(now, report.token, key);
                 }
             }
             Role::Stranger => {
-                // A Hello whose sender has gone again is no reason to give up a link.
-                if report.closed || !receive_hello(&mut entry.connection, &mut self.scratch) {
+                // A Join whose sender has gone again is no reason to give up a link.
+                if report.closed || !receive_join(&mut entry.connection, &mut self.scratch) {
                     log::debug!("{} closed its connection before it introduced itself", entry.remote);
                     self.entries.remove(&report.token);
                     return;
                 }
                 self.readable.push_back(report.token);
             }
-            Role::Parked(..) => {
+            Role::Parked(..) | Role::Leaving => {
                 if report.closed {
                     self.close(now, report.token, "closed by the other side");
                 }
             }
-            Role::Link(link) => {
+            Role::Link(_) => {
                 if report.writable {
                     entry.connection.unblock();
                 }
-                if report.readable && link.over.is_none() {
-                    match entry.connection.receive(&mut self.scratch) {
-                        Ok(Some(0)) => link.over = Some("closed by the other side".to_owned()),
-                        Err(error) => link.over = Some(error.to_string()),
-                        Ok(_) => {}
-                    }
-                    self.readable.push_back(report.token);
+                if report.readable {
+                    self.receive(now, report.token);
                 }
             }
         }
     }
 
+    /// Reads what has arrived on a link. Returns whether there was anything.
+    fn receive(&mut self, now: Instant, token: Token) -> bool {
+        let Some(Entry { connection, role: Role::Link(link), .. }) = self.entries.get_mut(&token) else {
+            return false;
+        };
+        if link.over.is_some() {
+            return false;
+        }
+        let received = connection.receive(&mut self.scratch);
+        match received {
+            Ok(Some(0)) => link.over = Some("closed by the other side".to_owned()),
+            Err(ref error) => link.over = Some(error.to_string()),
+            Ok(Some(_)) => {
+                link.heard = now;
+                link.asked = 0;
+            }
+            Ok(None) => return false,
+        }
+        self.readable.push_back(token);
+        true
+    }
+
     /// The earliest time at which [`Links::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let dials = self.peers.values().filter_map(|peer| peer.next_dial);
-        let deadlines = self.entries.values().filter_map(|entry| entry.deadline);
+        let deadlines = self.entries.values().filter_map(Entry::poll_timeout);
         let pause = self.listener.as_ref().and_then(Listener::poll_timeout);
         dials.chain(deadlines).chain(pause).min()
     }
@@ -225,20 +312,15 @@ impl Links {
         if let Some(listener) = &mut self.listener {
             listener.handle_timeout(now, &self.poller);
         }
-        let due = |time: Option<Instant>| time.is_some_and(|time| time <= now);
         let late: Vec<_> =
-            self.entries.iter().filter(|(_, entry)| due(entry.deadline)).map(|(&token, _)| token).collect();
+            self.entries.iter().filter(|(_, e)| is_due(now, e.poll_timeout())).map(|(&t, _)| t).collect();
         for token in late {
-            let why = match self.entries.get(&token).map(|entry| &entry.role) {
-                Some(Role::Dialing(_)) => "no answer to the attempt to connect",
-                _ => "the other side did not introduce itself in time",
-            };
-            self.close(now, token, why);
+            self.handle_late(now, token);
         }
         let dials: Vec<_> =
-            self.peers.values().filter(|peer| due(peer.next_dial)).map(|peer| peer.node).collect();
-        for node in dials {
-            self.dial(now, node);
+            self.peers.values().filter(|peer| is_due(now, peer.next_dial)).map(|peer| peer.key).collect();
+        for key in dials {
+            self.dial(now, key);
         }
     }
 
@@ -249,28 +331,35 @@ impl Links {
                 return Some(event);
             }
             let token = *self.readable.front()?;
-            if let Some(event) = self.next_packet(now, token) {
-                return Some(event);
+            if !self.take_packet(now, token) {
+                self.readable.pop_front();
             }
-            self.readable.pop_front();
         }
     }
 
-    /// Sends what `next` gives for each node whose link can take more. Returns whether anything was sent.
-    pub fn transmit(&mut self, mut next: impl FnMut(NodeId) -> Option<Packet>) -> bool {
+    /// Sends what `next` appends for each link that can take more, until it says that there is no more for the link. Returns
+    /// whether anything was sent.
+    pub fn transmit(&mut self, mut next: impl FnMut(LinkId, &mut Vec<u8>) -> bool) -> bool {
         let mut progress = false;
-        for peer in self.peers.values() {
-            let Some(token) = peer.link else { continue };
-            let Some(Entry { connection, role: Role::Link(link), .. }) = self.entries.get_mut(&token) else {
-                continue;
-            };
+        for (&token, entry) in &mut self.entries {
+            let Entry { connection, role: Role::Link(link), .. } = entry else { continue };
             if link.over.is_some() {
                 continue;
             }
-            match connection.send(&self.poller, CHUNKS_A_TURN, || next(peer.node)) {
+            let (own, key) = (self.own, link.key);
+            let Link { joined, join_to_send, over, .. } = link;
+            let to = joined.map(|(neighbour, _)| neighbour.identity).or(key.map(PeerKey::identity));
+            let sent = connection.send(&self.poller, CHUNKS_A_TURN, |out| {
+                if let Some(wants_reply) = join_to_send.take() {
+                    join(own, to, wants_reply).emit(out);
+                    return true;
+                }
+                joined.is_some() && next(LinkId(token.0), out)
+            });
+            match sent {
                 Ok(sent) => progress |= sent,
                 Err(error) => {
-                    link.over = Some(error.to_string());
+                    *over = Some(error.to_string());
                     self.readable.push_back(token);
                     progress = true;
                 }
@@ -279,52 +368,95 @@ impl Links {
         progress
     }
 
-    /// Closes the link to a node that gives no sign of life.
-    pub fn cut(&mut self, now: Instant, node: NodeId) {
-        if let Some(token) = self.peers.get(&node).and_then(|peer| peer.link) {
-            self.close(now, token, "no sign of life on the link");
-        }
+    /// Closes a link that is of no use.
+    pub fn cut(&mut self, now: Instant, link: LinkId, why: &str) {
+        self.close(now, Token(link.0), why);
     }
 
-    /// What the next packet on the connection brings; `None` where there is no whole packet, or it only changed the connection's role.
-    fn next_packet(&mut self, now: Instant, token: Token) -> Option<LinkEvent> {
-        let entry = self.entries.get_mut(&token)?;
+    /// Tells the other end of a link why it is not let in after all, and closes it.
+    pub fn refuse(&mut self, now: Instant, link: LinkId, refusal: Refusal, why: &str) {
+        self.dismiss(now, Token(link.0), refusal, why);
+    }
+
+    /// Takes one packet of the connection and does what it brings. Returns whether there may be another.
+    fn take_packet(&mut self, now: Instant, token: Token) -> bool {
+        let Some(entry) = self.entries.get_mut(&token) else { return false };
         let link = match &mut entry.role {
             Role::Link(link) => link,
             Role::Stranger => {
-                match entry.connection.next_packet() {
+                match entry.connection.next_frame() {
                     None if entry.connection.held() < HEADER_LEN => {}
-                    None => self.close(now, token, "it does not begin with a Hello"),
-                    Some(Ok(packet)) => self.introduce(now, token, packet),
+                    None => self.close(now, token, "it does not begin with a Join"),
+                    Some(Ok(frame)) => self.introduce(now, token, &frame.packet),
                     Some(Err(FrameError::Corrupt)) => {
-                        self.close(now, token, "its first packet is not intact")
+                        self.close(now, token, "its first packet is not intact");
+                    }
+                    Some(Err(FrameError::Broken(error @ ParseError::Version(_)))) => {
+                        self.dismiss(now, token, Refusal::Version, &error.to_string());
                     }
                     Some(Err(FrameError::Broken(error))) => self.close(now, token, &error.to_string()),
                 }
-                return None;
+                return false;
             }
-            Role::Dialing(_) | Role::Parked(..) => return None,
+            Role::Dialing(_) | Role::Parked(..) | Role::Leaving => return false,
         };
-        let node = link.node;
-        let why = match entry.connection.next_packet() {
-            Some(Ok(packet)) if link.proven.is_some() => return Some(LinkEvent::Packet(node, packet)),
-            Some(Ok(packet))
-                if packet.is_hello() && packet.source == node && packet.destination == self.node =>
-            {
-                link.proven = Some(now);
-                entry.deadline = None;
-                self.settle(node);
-                return Some(LinkEvent::Packet(node, packet));
+        let id = LinkId(token.0);
+        match entry.connection.next_frame() {
+            Some(Ok(frame)) => match (&frame.packet.body, link.joined) {
+                (Body::Join { .. }, _) => self.handle_join(now, token, &frame.packet),
+                (&Body::Refuse { reason }, _) => self.handle_refusal(now, token, reason),
+                (_, None) => self.close(now, token, "it does not begin with a Join"),
+                (body, Some((neighbour, _))) => {
+                    if matches!(body, Body::Routes(_)) && neighbour.identity == Identity::Router {
+                        // Which it sends only to whom it has let in.
+                        self.note_admission(link_key(&self.entries, token));
+                    }
+                    self.events.push_back(LinkEvent::Packet(id, frame));
+                }
+            },
+            Some(Err(FrameError::Corrupt)) if link.joined.is_some() => {
+                self.events.push_back(LinkEvent::Corrupt(id));
             }
-            Some(Ok(packet)) => format!("{} is node {}", entry.remote, packet.source),
-            Some(Err(FrameError::Corrupt)) if link.proven.is_some() => return Some(LinkEvent::Corrupt(node)),
-            Some(Err(FrameError::Corrupt)) => "its first packet is not intact".to_owned(),
-            Some(Err(FrameError::Broken(error))) => error.to_string(),
-            None => link.over.take()?,
-        };
-        self.close(now, token, &why);
-        None
+            Some(Err(FrameError::Corrupt)) => self.close(now, token, "its first packet is not intact"),
+            Some(Err(FrameError::Broken(error))) => self.close(now, token, &error.to_string()),
+            None => {
+                if let Some(why) = link.over.take() {
+                    self.close(now, token, &why);
+                }
+                return false;
+            }
+        }
+        true
     }
+}
+
+impl Entry {
+    /// When something has to be done about it, if nothing comes.
+    fn poll_timeout(&self) -> Option<Instant> {
+        let look_at = match &self.role {
+            Role::Link(link) => link.joined.map(|_| link.look_at),
+            _ => None,
+        };
+        self.deadline.into_iter().chain(look_at).min()
+    }
+}
+
+fn link_key(entries: &BTreeMap<Token, Entry>, token: Token) -> Option<PeerKey> {
+    match &entries.get(&token)?.role {
+        Role::Link(link) => link.key,
+        _ => None,
+    }
+}
+
+fn is_due(now: Instant, time: Option<Instant>) -> bool {
+    time.is_some_and(|time| time <= now)
+}
+
+/// What `own` says to `to` about itself.
+fn join(own: Neighbour, to: Option<Identity>, wants_reply: bool) -> Packet {
+    let router = own.identity == Identity::Router;
+    let to = to.unwrap_or(Identity::Router).id();
+    Packet::between(own.identity, to, own.incarnation, Body::Join { router, wants_reply })
 }
 
 #[cfg(test)]
@@ -346,8 +478,8 @@ impl Links {
     }
 }
 
-/// Reads as much of a Hello as is there, and nothing behind it. Returns whether the connection is still of use.
-fn receive_hello(connection: &mut Connection, scratch: &mut [u8]) -> bool {
+/// Reads as much of a Join as is there, and nothing behind it. Returns whether the connection is still of use.
+fn receive_join(connection: &mut Connection, scratch: &mut [u8]) -> bool {
     let room = HEADER_LEN.saturating_sub(connection.held());
     let Some(scratch) = scratch.get_mut(..room) else { return false };
     matches!(connection.receive(scratch), Ok(None | Some(1..)))

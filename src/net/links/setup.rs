@@ -1,14 +1,14 @@
-//! How connections begin and end: accepting, dialing, introductions, and what follows when one is closed.
+//! How connections begin and end: accepting, dialing, and what follows when one is closed.
 
 use core::time::Duration;
+use std::net::SocketAddr;
 
 use super::super::link::Connection;
-use super::super::peer::{Existing, Verdict, judge};
+use super::super::peer::PeerKey;
 use super::super::socket;
-use super::{ACCEPTS_A_TURN, CONNECT_TIME, Entry, HELLO_TIME, Link, LinkEvent, Links, MAX_STRANGERS, Role};
+use super::{ACCEPTS_A_TURN, CONNECT_TIME, Entry, JOIN_TIME, Link, LinkEvent, Links, MAX_STRANGERS, Role};
 use crate::adaptor::Instant;
-use crate::adaptor::address::NodeId;
-use crate::adaptor::mesh::packet::Packet;
+use crate::adaptor::mesh::neighbour::{LinkId, Refusal};
 use crate::poller::{Interest, Token};
 
 impl Links {
@@ -22,7 +22,7 @@ impl Links {
             let mut strangers = self
                 .entries
                 .iter()
-                .filter(|(_, entry)| matches!(entry.role, Role::Stranger))
+                .filter(|(_, entry)| matches!(entry.role, Role::Stranger | Role::Leaving))
                 .map(|(&token, _)| token);
             let oldest = strangers.next();
             if let Some(oldest) = oldest
@@ -33,7 +33,7 @@ impl Links {
             let token = self.new_token();
             match Connection::new(stream, &self.poller, token, Interest::READ) {
                 Ok(connection) => {
-                    let deadline = Some(now.after(HELLO_TIME));
+                    let deadline = Some(now.after(JOIN_TIME));
                     self.entries.insert(token, Entry { connection, role: Role::Stranger, remote, deadline });
                 }
                 Err(error) => log::warn!("connection from {remote} given up: {error}"),
@@ -41,9 +41,9 @@ impl Links {
         }
     }
 
-    pub(super) fn dial(&mut self, now: Instant, node: NodeId) {
+    pub(super) fn dial(&mut self, now: Instant, key: PeerKey) {
         let token = self.new_token();
-        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let Some(peer) = self.peers.get_mut(&key) else { return };
         peer.next_dial = None;
         let Some(address) = peer.address else { return };
         let connection = socket::dial(address, self.congestion.as_deref())
@@ -51,18 +51,19 @@ impl Links {
         match connection {
             Ok(connection) => {
                 peer.attempt = Some(token);
-                let (role, deadline) = (Role::Dialing(node), Some(now.after(CONNECT_TIME)));
+                let (role, deadline) = (Role::Dialing(key), Some(now.after(CONNECT_TIME)));
                 self.entries.insert(token, Entry { connection, role, remote: address, deadline });
             }
             Err(error) => {
-                peer.report(&format!("can't connect to {address}: {error}; trying again"));
-                peer.schedule_dial(now, Duration::ZERO, &mut self.random);
+                let problem = format!("can't connect to {address}: {error}; trying again");
+                peer.report(log::Level::Info, &problem);
+                peer.schedule_dial(now, Duration::ZERO, None, &mut self.random);
             }
         }
     }
 
-    pub(super) fn finish_dial(&mut self, now: Instant, token: Token, node: NodeId) {
-        let (Some(entry), Some(peer)) = (self.entries.get_mut(&token), self.peers.get_mut(&node)) else {
+    pub(super) fn finish_dial(&mut self, now: Instant, token: Token, key: PeerKey) {
+        let (Some(entry), Some(peer)) = (self.entries.get_mut(&token), self.peers.get_mut(&key)) else {
             return;
         };
         let connected = socket::finish_dial(entry.connection.stream())
@@ -71,131 +72,102 @@ impl Links {
             self.close(now, token, &error.to_string());
             return;
         }
-        entry.deadline = Some(now.after(HELLO_TIME));
-        entry.role = Role::Link(Link { node, dialed: true, proven: None, over: None });
+        entry.deadline = Some(now.after(JOIN_TIME));
+        entry.role = Role::Link(Link::new(now, Some(key), true));
         peer.attempt = None;
         peer.link = Some(token);
-        self.events.push_back(LinkEvent::Up(node));
-    }
-
-    /// A stranger has said who it is.
-    pub(super) fn introduce(&mut self, now: Instant, token: Token, packet: Packet) {
-        let node = packet.source;
-        let Some(peer) = self.peers.get_mut(&node).filter(|_| packet.is_hello()) else {
-            let why = format!("node {node} is not among the peers, or did not begin with a Hello");
-            return self.close(now, token, &why);
-        };
-        if packet.destination != self.node {
-            let why =
-                format!("node {node} looks for node {}, this is node {}", packet.destination, self.node);
-            return self.close(now, token, &why);
-        }
-        let existing = peer.link.and_then(|existing| match &self.entries.get(&existing)?.role {
-            Role::Link(link) => {
-                Some(Existing { dialed: link.dialed, proven: link.proven.is_some(), older: existing < token })
-            }
-            _ => None,
-        });
-        let verdict = judge(self.node, node, existing);
-        log::debug!("node {node}: introduced itself on a connection it made: {verdict:?} ({existing:?})");
-        match verdict {
-            Verdict::Refuse => drop(self.entries.remove(&token)),
-            Verdict::Park => {
-                let replaced = peer.parked.replace(token);
-                if let Some(entry) = self.entries.get_mut(&token) {
-                    entry.deadline = None;
-                    entry.role = Role::Parked(node, packet);
-                    if let Err(error) = entry.connection.set_interest(&self.poller, Interest::NONE) {
-                        self.close(now, token, &error.to_string());
-                    }
-                }
-                if let Some(replaced) = replaced {
-                    self.entries.remove(&replaced);
-                }
-            }
-            Verdict::Take => {
-                let (attempt, link, parked) = (peer.attempt.take(), peer.link.take(), peer.parked.take());
-                if link.is_some() {
-                    self.events.push_back(LinkEvent::Down(node));
-                }
-                for superseded in [attempt, link, parked].into_iter().flatten() {
-                    self.entries.remove(&superseded);
-                }
-                self.take(now, token, node, packet);
-            }
-        }
-    }
-
-    /// Makes an accepted connection, on which `hello` came, the node's link.
-    fn take(&mut self, now: Instant, token: Token, node: NodeId, hello: Packet) {
-        let (Some(entry), Some(peer)) = (self.entries.get_mut(&token), self.peers.get_mut(&node)) else {
-            return;
-        };
-        entry.deadline = None;
-        entry.role = Role::Link(Link { node, dialed: false, proven: Some(now), over: None });
-        peer.link = Some(token);
-        peer.next_dial = None;
-        self.events.push_back(LinkEvent::Up(node));
-        self.events.push_back(LinkEvent::Packet(node, hello));
-        if let Err(error) = entry.connection.set_interest(&self.poller, Interest::READ) {
-            self.close(now, token, &error.to_string());
-        }
-        self.settle(node);
-    }
-
-    /// The node's link is good: what was kept in case it is not, is dropped.
-    pub(super) fn settle(&mut self, node: NodeId) {
-        let Some(peer) = self.peers.get_mut(&node) else { return };
-        peer.forget_problem();
-        if let Some(parked) = peer.parked.take() {
-            self.entries.remove(&parked);
-        }
     }
 
     /// Closes a connection and does what follows from that.
     pub(super) fn close(&mut self, now: Instant, token: Token, why: &str) {
-        let Some(Entry { role, remote, .. }) = self.entries.remove(&token) else {
-            return;
-        };
-        match role {
-            Role::Stranger => {
-                if let Some(withheld) = self.rejects.admit(now) {
-                    log::warn!(
-                        "connection from {remote} refused: {why} ({withheld} more since the last such line)"
-                    );
-                }
-            }
-            Role::Parked(node, _) => {
-                if let Some(peer) = self.peers.get_mut(&node) {
-                    peer.parked = None;
-                }
-            }
-            Role::Dialing(node) => {
-                if let Some(peer) = self.peers.get_mut(&node) {
-                    peer.attempt = None;
-                    peer.report(&format!("can't connect to {remote}: {why}; trying again"));
-                    peer.schedule_dial(now, Duration::ZERO, &mut self.random);
-                }
-            }
-            Role::Link(link) => self.end_link(now, &link, &format!("connection with {remote}: {why}")),
+        self.close_for(now, token, Some(why), None);
+    }
+
+    /// As [`Self::close`]; where the other side refused, that was said already.
+    pub(super) fn close_for(
+        &mut self,
+        now: Instant,
+        token: Token,
+        why: Option<&str>,
+        refusal: Option<Refusal>,
+    ) {
+        if let Some(Entry { role, remote, .. }) = self.entries.remove(&token) {
+            self.end_role(now, token, role, remote, why, refusal);
         }
     }
 
-    /// The node's link is closed: uses the connection that was kept for this, or dials again.
-    fn end_link(&mut self, now: Instant, link: &Link, why: &str) {
-        let Some(peer) = self.peers.get_mut(&link.node) else { return };
-        peer.report(why);
+    /// A connection that had this role has it no more.
+    pub(super) fn end_role(
+        &mut self,
+        now: Instant,
+        token: Token,
+        role: Role,
+        remote: SocketAddr,
+        why: Option<&str>,
+        refusal: Option<Refusal>,
+    ) {
+        match role {
+            Role::Leaving => {}
+            Role::Stranger => {
+                if let Some(why) = why {
+                    self.log_reject(now, remote, why);
+                }
+            }
+            Role::Parked(key, _) => {
+                if let Some(peer) = self.peers.get_mut(&key)
+                    && peer.parked == Some(token)
+                {
+                    peer.parked = None;
+                }
+            }
+            Role::Dialing(key) => {
+                if let Some(peer) = self.peers.get_mut(&key) {
+                    peer.attempt = None;
+                    if let Some(why) = why {
+                        let problem = format!("can't connect to {remote}: {why}; trying again");
+                        peer.report(log::Level::Info, &problem);
+                    }
+                    peer.schedule_dial(now, Duration::ZERO, refusal, &mut self.random);
+                }
+            }
+            Role::Link(link) => {
+                if link.joined.is_some() {
+                    self.events.push_back(LinkEvent::Down(LinkId(token.0)));
+                }
+                let why = why.map(|why| format!("connection with {remote}: {why}"));
+                self.end_link(now, &link, why.as_deref(), refusal);
+            }
+        }
+    }
+
+    pub(super) fn log_reject(&mut self, now: Instant, remote: SocketAddr, why: &str) {
+        if let Some(withheld) = self.rejects.admit(now) {
+            log::warn!("connection from {remote} refused: {why} ({withheld} more since the last such line)");
+        }
+    }
+
+    /// The peer's link is closed: uses the connection that was kept for this, or dials again.
+    fn end_link(&mut self, now: Instant, link: &Link, why: Option<&str>, refusal: Option<Refusal>) {
+        let Some(key) = link.key else {
+            if let Some(why) = why {
+                log::info!("router: {why}");
+            }
+            return;
+        };
+        let Some(peer) = self.peers.get_mut(&key) else { return };
+        if let Some(why) = why {
+            peer.report(log::Level::Info, why);
+        }
         peer.link = None;
-        self.events.push_back(LinkEvent::Down(link.node));
         if let Some(parked) = peer.parked.take()
-            && let Some(entry) = self.entries.get_mut(&parked)
-            && let Role::Parked(_, hello) = core::mem::replace(&mut entry.role, Role::Stranger)
+            && let Some(Role::Parked(_, claim)) = self.entries.get(&parked).map(|entry| &entry.role)
         {
-            self.take(now, parked, link.node, hello);
+            let claim = *claim;
+            self.take(now, parked, Some(key), claim);
             return;
         }
-        let lived = link.proven.map_or(Duration::ZERO, |since| now.since(since));
-        peer.schedule_dial(now, lived, &mut self.random);
+        let lived = link.joined.map_or(Duration::ZERO, |(_, since)| now.since(since));
+        peer.schedule_dial(now, lived, refusal, &mut self.random);
     }
 
     fn new_token(&mut self) -> Token {

@@ -45,6 +45,9 @@ fn general(info: &Info, out: &mut dyn Write) -> Result<(), Failure> {
     let ready = if info.status & abi::STATUS_READY != 0 { "ready" } else { "not ready" };
     writeln!(out, "node: {}", info.node)?;
     writeln!(out, "state: {ready}")?;
+    if info.status & abi::STATUS_DUPLICATE_ID != 0 {
+        writeln!(out, "state: another adaptor has this node id, so that this one is not let in")?;
+    }
     writeln!(out, "memory: {memory}")?;
     writeln!(out, "incarnation: {:#018x}", info.incarnation)?;
     writeln!(
