@@ -81,7 +81,9 @@ fuzz_target!(|steps: Vec<Step>| {
             Step::Reads(reads) => stage.set_reads(reads),
             Step::Restart(incarnation) => stage.hostile.restart(incarnation),
             Step::Wait { micros, long: false } => stage.wait(Duration::from_micros(micros.into())),
-            Step::Wait { micros, long: true } => stage.wait(Duration::from_millis(u64::from(micros) % LONGEST)),
+            Step::Wait { micros, long: true } => {
+                stage.wait(Duration::from_millis(u64::from(micros) % LONGEST))
+            }
             Step::Store { node, offset, len } => {
                 stage.store(space(node, offset), vec![1; usize::from(len % 9)]);
             }

@@ -59,7 +59,12 @@ enum Step {
     /// The client takes its replies.
     Read,
     /// Another node's request reaches guest memory.
-    Access { write: bool, page: u8, offset: u16, len: u16 },
+    Access {
+        write: bool,
+        page: u8,
+        offset: u16,
+        len: u16,
+    },
 }
 
 fn page(number: u8) -> u64 {
@@ -76,7 +81,8 @@ impl Body {
             }
             Self::Map { page: at, pages, offset, flags } => {
                 let (address, size) = (page(*at), page(*pages));
-                DmaMap { argsz: 32, flags: (*flags).into(), offset: page(*offset), address, size }.emit(&mut out);
+                DmaMap { argsz: 32, flags: (*flags).into(), offset: page(*offset), address, size }
+                    .emit(&mut out);
                 2
             }
             Self::Unmap { page: at, pages, flags } => {
@@ -135,7 +141,8 @@ struct Sent {
 
 impl Sent {
     fn new() -> Self {
-        let memory = rustix::fs::memfd_create("fuzz", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd is to be had");
+        let memory =
+            rustix::fs::memfd_create("fuzz", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd is to be had");
         let memory = File::from(memory);
         memory.set_len(FILE).expect("it has a length");
         Self { memory, event: EventFd::new(EFD_NONBLOCK).expect("an eventfd is to be had") }
@@ -285,7 +292,11 @@ impl Talk {
             }
             replies.drain(..size);
             if let Some(expected) = &mut self.expected {
-                assert_eq!(expected.pop_front(), Some(header.id), "replies come in order, one for each command");
+                assert_eq!(
+                    expected.pop_front(),
+                    Some(header.id),
+                    "replies come in order, one for each command"
+                );
             }
         }
     }
@@ -328,7 +339,10 @@ fuzz_target!(|steps: Vec<Step>| {
             talk.serve();
             let before = replies.len();
             talk.read(replies);
-            if talk.waiting.is_none() && (talk.is_over || !talk.connection.wants_write()) && replies.len() == before {
+            if talk.waiting.is_none()
+                && (talk.is_over || !talk.connection.wants_write())
+                && replies.len() == before
+            {
                 break;
             }
         }

@@ -118,8 +118,7 @@ impl Hostile {
                 self.stamp = stamp.0;
             }
             Body::Ask { stamp, .. } => self.stamp = stamp.0,
-            #[allow(unreachable_patterns, reason = "there are more kinds once there are routers")]
-            _ => {}
+            Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => {}
         }
     }
 
@@ -150,14 +149,23 @@ impl Hostile {
                 let lease = crafted.len.checked_add(150_000).unwrap_or(0);
                 Body::Hello { wants_reply, epoch: own_epoch, nonce, echo: echo.or(self.nonce), lease }
             }
-            Kind::Write => Body::Write { progress, sequence, offset: offset(crafted.offset), data: data(crafted.len) },
+            Kind::Write => {
+                Body::Write { progress, sequence, offset: offset(crafted.offset), data: data(crafted.len) }
+            }
             Kind::Read => Body::Read { progress, sequence, offset: offset(crafted.offset), len: crafted.len },
             Kind::Confirm => Body::Confirm { progress, sent: sequence },
             Kind::Done { count, code } => {
                 self.peer_first = theirs.0.wrapping_add(count.into());
                 let code = Code::ALL[usize::from(code) % Code::ALL.len()];
                 let len = crafted.len % 16;
-                Body::Done { epoch: their_epoch, first: theirs, count: count.into(), code, stamp, data: data(len) }
+                Body::Done {
+                    epoch: their_epoch,
+                    first: theirs,
+                    count: count.into(),
+                    code,
+                    stamp,
+                    data: data(len),
+                }
             }
             Kind::Nak => Body::Nak { epoch: their_epoch, expected: theirs, stamp },
             Kind::Ask => Body::Ask { epoch: their_epoch, stamp },

@@ -46,9 +46,7 @@ impl From<Fields> for Packet {
             6 => Body::Nak { epoch, expected: sequence, stamp },
             7 => Body::Ask { epoch, stamp },
             8 => Body::Join { router: fields.count & 1 != 0, wants_reply: fields.sequence & 1 != 0 },
-            9 => {
-                Body::Refuse { reason: Refusal::ALL[usize::from(fields.code) % Refusal::ALL.len()] }
-            }
+            9 => Body::Refuse { reason: Refusal::ALL[usize::from(fields.code) % Refusal::ALL.len()] },
             _ => Body::Routes(routes(fields.epoch, fields.stamp)),
         };
         Self {

@@ -153,7 +153,8 @@ impl Stage {
             descriptor[0x28..0x30].copy_from_slice(&0x1000_u64.to_le_bytes());
             descriptor[0x40..0x48].copy_from_slice(&(1_u64 << export.node.0).to_le_bytes());
             for (register, value) in [(0x40, 0), (0x44, 0), (0x48, cookie), (0x4c, 1)] {
-                let taken = self.tested.handle_store(self.now, Region::Registers, register, &value.to_le_bytes());
+                let taken =
+                    self.tested.handle_store(self.now, Region::Registers, register, &value.to_le_bytes());
                 assert!(taken.is_ok());
             }
             // The command's own accesses to memory.
