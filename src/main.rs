@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 
+use assured_rdma::certs;
 use assured_rdma::config::{Config, RawConfig};
+use assured_rdma::net::{Credentials, Identity};
 use assured_rdma::node::Node;
 
 /// Exit status where what the user asked for makes no sense; 1 is for what went wrong in doing it.
@@ -25,6 +27,23 @@ struct CommandLine {
 enum Command {
     /// Run a node's adaptor: a PCI device for one guest, joined with those of other nodes
     Adaptor(AdaptorArgs),
+    /// Make a private authority, and certificates for the nodes and routers of a mesh
+    Certs(CertsArgs),
+}
+
+#[derive(Args)]
+struct CertsArgs {
+    /// Directory for the files; one with an authority in it gets certificates of that authority
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+
+    /// The nodes, such as 1-8 or 1,3,5-7
+    #[arg(long, value_name = "IDS")]
+    nodes: certs::Nodes,
+
+    /// Make certificates anew that are there already; the authority stays
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Args)]
@@ -64,6 +83,7 @@ fn main() -> ExitCode {
     };
     let result = match command {
         Command::Adaptor(args) => adaptor(args),
+        Command::Certs(args) => make_certs(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -80,14 +100,26 @@ fn adaptor(args: AdaptorArgs) -> Result<(), Failure> {
         raw = raw.or(RawConfig::from_file(&path).map_err(|error| Failure::usage(&error))?);
     }
     let config = Config::new(&raw).map_err(|error| Failure::usage(&error))?;
+    let credentials = config.tls.as_ref().map(|files| Credentials::load(files, Identity::Node(config.node)));
+    let credentials = credentials.transpose().map_err(|error| Failure::usage(&error))?;
     if args.print_config {
         print!("{}", config.to_toml());
         return Ok(());
     }
     let filter = env_logger::Env::default().default_filter_or("info");
     env_logger::Builder::from_env(filter).format_target(false).init();
-    let node = Node::start(&config).map_err(|error| Failure::running(&error))?;
+    let node = Node::start(&config, credentials).map_err(|error| Failure::running(&error))?;
     node.run().map_err(|error| Failure::running(&error))
+}
+
+fn make_certs(args: &CertsArgs) -> Result<(), Failure> {
+    let made = certs::make(&args.directory, &args.nodes, args.force);
+    let made = made.map_err(|error| match error {
+        certs::CertsError::Exists { .. } => Failure::usage(&error),
+        _ => Failure::running(&error),
+    })?;
+    print!("{made}");
+    Ok(())
 }
 
 /// Takes the command line apart. Asked for help or the version, it prints that; what makes no sense gets one line.

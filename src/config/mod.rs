@@ -15,7 +15,8 @@ use thiserror::Error;
 
 use crate::adaptor::address::{Geometry, GeometryError, NodeId};
 
-pub use raw::{RawConfig, Text};
+use crate::net::TlsFiles;
+pub use raw::{RawConfig, RawTls, Text};
 
 /// The longest deadline: QEMU gives up after 5 s, and a reply after that would kill the device.
 pub const MAX_DEADLINE: Duration = Duration::from_secs(4);
@@ -53,6 +54,8 @@ pub struct Config {
     pub congestion: Option<String>,
     /// Whether plain TCP beyond this host is accepted.
     pub allow_plaintext: bool,
+    /// Where the certificate, the key and the authority for TLS are, where it is used.
+    pub tls: Option<TlsFiles>,
 }
 
 /// What is wrong with a configuration; its text begins with the key.
@@ -140,7 +143,7 @@ pub enum ConfigError {
     },
     /// Plain TCP beyond this host.
     #[error(
-        "{key}: {address} is not a loopback address, and traffic would be neither encrypted nor authenticated; give --allow-plaintext where you trust the network"
+        "{key}: {address} is not a loopback address, and traffic would be neither encrypted nor authenticated; give --tls-cert, --tls-key and --tls-ca, or --allow-plaintext where you trust the network"
     )]
     Plaintext {
         /// The key.
@@ -148,6 +151,12 @@ pub enum ConfigError {
         /// The address.
         address: SocketAddr,
     },
+    /// TLS needs three files.
+    #[error("{0}: missing; TLS takes tls-cert, tls-key and tls-ca together")]
+    TlsIncomplete(&'static str),
+    /// Two keys that exclude each other.
+    #[error("allow-plaintext: with tls-cert there is no plaintext; give one of the two")]
+    PlaintextAndTls,
     /// The path does not fit into a socket's address.
     #[error("socket-path: {length} bytes are too long for a socket's path; at most {MAX_SOCKET_PATH}")]
     SocketPathTooLong {
@@ -188,11 +197,16 @@ impl Config {
             return Err(ConfigError::NodeBeyondSpace { key: "node-id", node, nodes: geometry.nodes() });
         }
         let allow_plaintext = raw.allow_plaintext.unwrap_or(false);
+        let tls = raw.tls.files()?;
+        if allow_plaintext && tls.is_some() {
+            return Err(ConfigError::PlaintextAndTls);
+        }
+        let any_address = allow_plaintext || tls.is_some();
         let listen = raw.listen.as_ref().map(|text| parse_address("listen", &text.0)).transpose()?;
         if let Some(address) = listen {
-            check_plaintext("listen", address, allow_plaintext)?;
+            check_plaintext("listen", address, any_address)?;
         }
-        let peers = peers(raw, node, geometry, listen.is_some(), allow_plaintext)?;
+        let peers = peers(raw, node, geometry, listen.is_some(), any_address)?;
 
         let millis = Duration::from_millis;
         let deadline = duration("deadline", raw.deadline.as_ref(), millis(500), millis(1), MAX_DEADLINE)?;
@@ -219,6 +233,7 @@ impl Config {
             poll,
             congestion,
             allow_plaintext,
+            tls,
         })
     }
 
@@ -247,8 +262,9 @@ impl Config {
             poll: time(self.poll),
             congestion: self.congestion.clone().map(Text),
             allow_plaintext: Some(self.allow_plaintext),
+            tls: self.tls.as_ref().map(RawTls::from).unwrap_or_default(),
         };
-        // Strings, booleans and a list of strings always have a TOML form.
+        // Strings, booleans, a list and a table of strings always have a TOML form.
         toml::to_string(&raw).unwrap_or_default()
     }
 }
@@ -336,7 +352,7 @@ fn peers(
     own: NodeId,
     geometry: Geometry,
     listening: bool,
-    allow_plaintext: bool,
+    any_address: bool,
 ) -> Result<BTreeMap<NodeId, Option<SocketAddr>>, ConfigError> {
     let mut peers = BTreeMap::new();
     for Text(text) in &raw.peer {
@@ -355,7 +371,7 @@ fn peers(
             Some(address) if address.ip().is_unspecified() || address.port() == 0 => {
                 return Err(ConfigError::NotDialable { key: "peer", address });
             }
-            Some(address) => check_plaintext("peer", address, allow_plaintext)?,
+            Some(address) => check_plaintext("peer", address, any_address)?,
             None if !listening => return Err(ConfigError::PeerUnreachable(node)),
             None => {}
         }

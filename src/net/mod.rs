@@ -10,14 +10,19 @@
 //! on which the other relies, and a connection that leads nowhere does not keep a good one out.
 
 mod backoff;
+mod credentials;
+mod identity;
 mod link;
 mod links;
 mod listener;
 mod peer;
 mod socket;
+mod transport;
 
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects)]
 mod tests;
 
+pub use credentials::{CredentialError, Credentials, TlsFiles};
+pub use identity::{DOMAIN, FalseClaim, Identity, IdentityError, check_claim};
 pub use links::{LinkEvent, Links, Settings, StartError};

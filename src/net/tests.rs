@@ -72,6 +72,7 @@ impl Side {
             listen: Some(address(test, node)),
             peers: peers.iter().copied().collect(),
             congestion: None,
+            credentials: None,
             seed: u64::from(node.0),
         };
         Self::new(now, settings)

@@ -22,7 +22,7 @@ use crate::adaptor::address::NodeSet;
 use crate::adaptor::mesh::Timing;
 use crate::adaptor::{self, Adaptor, Instant};
 use crate::config::Config;
-use crate::net::{self, Links};
+use crate::net::{self, Credentials, Links};
 use crate::poller::{Poller, Reports, Token};
 use crate::vfio::ListenError;
 
@@ -70,20 +70,24 @@ pub struct Node {
 }
 
 impl Node {
-    /// Takes both sockets and the signals.
+    /// Takes both sockets and the signals. With `credentials`, the links use TLS.
     ///
     /// # Errors
     /// Where one of them is not to be had; the others are given back.
-    pub fn start(config: &Config) -> Result<Self, StartError> {
+    pub fn start(config: &Config, credentials: Option<Credentials>) -> Result<Self, StartError> {
         let clock = Clock(std::time::Instant::now());
         let now = clock.now();
         let poller = Rc::new(Poller::new()?);
         let seed = getrandom::u64().map_err(io::Error::from)?;
+        for warning in credentials.iter().flat_map(Credentials::warnings) {
+            log::warn!("{warning}");
+        }
         let settings = net::Settings {
             node: config.node,
             listen: config.listen,
             peers: config.peers.clone(),
             congestion: config.congestion.clone(),
+            credentials,
             // Jitter needs other numbers than the core, not better ones.
             seed: !seed,
         };
@@ -197,8 +201,9 @@ fn log_start(config: &Config) {
         })
         .collect();
     let peers = if peers.is_empty() { "none".to_owned() } else { peers.join(", ") };
+    let links = if config.tls.is_some() { "TLS" } else { "plain TCP" };
     log::info!(
-        "node {}: guest socket {}, {listen}, peers: {peers}",
+        "node {}: guest socket {}, {listen}, peers: {peers}; links are {links}",
         config.node,
         config.socket_path.display()
     );

@@ -144,7 +144,8 @@ fn with_client(test: impl FnOnce(&mut Client)) -> Device {
     let mut listener = Listener::bind(&path).unwrap();
     let server = thread::spawn(move || {
         loop {
-            let mut poll = libc::pollfd { fd: listener.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let mut poll =
+                libc::pollfd { fd: listener.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one valid `pollfd`.
             unsafe { libc::poll(&mut poll, 1, -1) };
             if let Some(connection) = listener.accept(false, &shape()).unwrap() {

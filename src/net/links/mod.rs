@@ -13,6 +13,8 @@ use std::rc::Rc;
 
 use thiserror::Error;
 
+use super::credentials::Credentials;
+use super::identity::{Identity, check_claim};
 use super::link::{CHUNK, Connection};
 use super::listener::{Listener, RateLimit};
 use super::peer::Peer;
@@ -26,7 +28,9 @@ use crate::poller::{Poller, Report, Token};
 
 /// Within this time a connection has to be made.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
-/// Within this time after it was made, the other side has to introduce itself.
+/// Within this time after a connection that we made was made, TLS has to be ready on it.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
+/// Within this time after it was made, the other side has to introduce itself; where it was accepted, the TLS handshake is within it.
 const HELLO_TIME: Duration = Duration::from_secs(2);
 /// Connections that have not introduced themselves yet; one more, and the oldest is closed.
 const MAX_STRANGERS: usize = 64;
@@ -46,6 +50,8 @@ pub struct Settings {
     pub peers: BTreeMap<NodeId, Option<SocketAddr>>,
     /// TCP congestion control, where the user asked for one.
     pub congestion: Option<String>,
+    /// For TLS on all links; without, they are plain TCP.
+    pub credentials: Option<Credentials>,
     /// For the jitter of the back-off.
     pub seed: u64,
 }
@@ -79,6 +85,8 @@ pub enum LinkEvent {
 enum Role {
     /// We are making it.
     Dialing(NodeId),
+    /// We have made it, and TLS is not ready on it.
+    Securing(NodeId),
     /// It was accepted, and has not said whose it is.
     Stranger,
     /// It is kept aside, see [`Verdict::Park`]; with the Hello that came on it.
@@ -112,6 +120,7 @@ pub struct Links {
     poller: Rc<Poller>,
     node: NodeId,
     congestion: Option<String>,
+    credentials: Option<Credentials>,
     listener: Option<Listener>,
     peers: BTreeMap<NodeId, Peer>,
     entries: BTreeMap<Token, Entry>,
@@ -154,6 +163,7 @@ impl Links {
             poller: Rc::clone(poller),
             node: settings.node,
             congestion: settings.congestion,
+            credentials: settings.credentials,
             listener,
             peers: settings.peers.into_iter().map(peer).collect(),
             entries: BTreeMap::new(),
@@ -182,15 +192,21 @@ impl Links {
                     self.finish_dial(now, report.token, node);
                 }
             }
-            Role::Stranger => {
+            Role::Securing(node) => {
+                let node = *node;
+                self.secure(now, report.token, node);
+            }
+            Role::Stranger => match receive_hello(&mut entry.connection, &self.poller, &mut self.scratch) {
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    self.close(now, report.token, &error.to_string());
+                }
                 // A Hello whose sender has gone again is no reason to give up a link.
-                if report.closed || !receive_hello(&mut entry.connection, &mut self.scratch) {
+                Ok(true) if !report.closed => self.readable.push_back(report.token),
+                _ => {
                     log::debug!("{} closed its connection before it introduced itself", entry.remote);
                     self.entries.remove(&report.token);
-                    return;
                 }
-                self.readable.push_back(report.token);
-            }
+            },
             Role::Parked(..) => {
                 if report.closed {
                     self.close(now, report.token, "closed by the other side");
@@ -201,7 +217,7 @@ impl Links {
                     entry.connection.unblock();
                 }
                 if report.readable && link.over.is_none() {
-                    match entry.connection.receive(&mut self.scratch) {
+                    match entry.connection.receive(&self.poller, &mut self.scratch, CHUNK) {
                         Ok(Some(0)) => link.over = Some("closed by the other side".to_owned()),
                         Err(error) => link.over = Some(error.to_string()),
                         Ok(_) => {}
@@ -231,6 +247,9 @@ impl Links {
         for token in late {
             let why = match self.entries.get(&token).map(|entry| &entry.role) {
                 Some(Role::Dialing(_)) => "no answer to the attempt to connect",
+                _ if !self.entries.get(&token).is_some_and(|entry| entry.connection.is_ready()) => {
+                    "the TLS handshake was not done in time"
+                }
                 _ => "the other side did not introduce itself in time",
             };
             self.close(now, token, why);
@@ -303,7 +322,7 @@ impl Links {
                 }
                 return None;
             }
-            Role::Dialing(_) | Role::Parked(..) => return None,
+            Role::Dialing(_) | Role::Securing(_) | Role::Parked(..) => return None,
         };
         let node = link.node;
         let why = match entry.connection.next_packet() {
@@ -346,9 +365,8 @@ impl Links {
     }
 }
 
-/// Reads as much of a Hello as is there, and nothing behind it. Returns whether the connection is still of use.
-fn receive_hello(connection: &mut Connection, scratch: &mut [u8]) -> bool {
+/// Reads as much of a Hello as is there, and without TLS nothing behind it. Returns whether the connection is still of use.
+fn receive_hello(connection: &mut Connection, poller: &Poller, scratch: &mut [u8]) -> io::Result<bool> {
     let room = HEADER_LEN.saturating_sub(connection.held());
-    let Some(scratch) = scratch.get_mut(..room) else { return false };
-    matches!(connection.receive(scratch), Ok(None | Some(1..)))
+    Ok(matches!(connection.receive(poller, scratch, room)?, None | Some(1..)))
 }

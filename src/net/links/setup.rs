@@ -2,10 +2,14 @@
 
 use core::time::Duration;
 
-use super::super::link::Connection;
+use super::super::link::{CHUNK, Connection};
 use super::super::peer::{Existing, Verdict, judge};
 use super::super::socket;
-use super::{ACCEPTS_A_TURN, CONNECT_TIME, Entry, HELLO_TIME, Link, LinkEvent, Links, MAX_STRANGERS, Role};
+use super::super::transport::Transport;
+use super::{
+    ACCEPTS_A_TURN, CONNECT_TIME, Entry, HANDSHAKE_TIME, HELLO_TIME, Identity, Link, LinkEvent, Links,
+    MAX_STRANGERS, Role, check_claim,
+};
 use crate::adaptor::Instant;
 use crate::adaptor::address::NodeId;
 use crate::adaptor::mesh::packet::Packet;
@@ -31,7 +35,9 @@ impl Links {
                 self.close(now, oldest, "too many connections that do not introduce themselves");
             }
             let token = self.new_token();
-            match Connection::new(stream, &self.poller, token, Interest::READ) {
+            let connection = Transport::accepted(stream, self.credentials.as_ref())
+                .and_then(|transport| Connection::new(transport, &self.poller, token, Interest::READ));
+            match connection {
                 Ok(connection) => {
                     let deadline = Some(now.after(HELLO_TIME));
                     self.entries.insert(token, Entry { connection, role: Role::Stranger, remote, deadline });
@@ -47,7 +53,8 @@ impl Links {
         peer.next_dial = None;
         let Some(address) = peer.address else { return };
         let connection = socket::dial(address, self.congestion.as_deref())
-            .and_then(|stream| Connection::new(stream, &self.poller, token, Interest::WRITE));
+            .and_then(|stream| Transport::dialed(stream, self.credentials.as_ref(), Identity::Node(node)))
+            .and_then(|transport| Connection::new(transport, &self.poller, token, Interest::WRITE));
         match connection {
             Ok(connection) => {
                 peer.attempt = Some(token);
@@ -62,20 +69,41 @@ impl Links {
     }
 
     pub(super) fn finish_dial(&mut self, now: Instant, token: Token, node: NodeId) {
-        let (Some(entry), Some(peer)) = (self.entries.get_mut(&token), self.peers.get_mut(&node)) else {
-            return;
-        };
+        let Some(entry) = self.entries.get_mut(&token) else { return };
         let connected = socket::finish_dial(entry.connection.stream())
             .and_then(|()| entry.connection.set_interest(&self.poller, Interest::READ));
         if let Err(error) = connected {
             self.close(now, token, &error.to_string());
             return;
         }
+        entry.role = Role::Securing(node);
+        entry.deadline = Some(now.after(HANDSHAKE_TIME));
+        self.secure(now, token, node);
+    }
+
+    /// Goes on with the TLS handshake on a connection that we made; once it is done, or without TLS, the connection is the node's link.
+    pub(super) fn secure(&mut self, now: Instant, token: Token, node: NodeId) {
+        let (Some(entry), Some(peer)) = (self.entries.get_mut(&token), self.peers.get_mut(&node)) else {
+            return;
+        };
+        let connection = &mut entry.connection;
+        if !connection.is_ready() {
+            match connection.receive(&self.poller, &mut self.scratch, CHUNK) {
+                Err(error) => return self.close(now, token, &error.to_string()),
+                Ok(_) if !connection.is_ready() => return,
+                Ok(_) => {}
+            }
+        }
+        if let Err(error) = check_claim(connection.identity(), Identity::Node(node)) {
+            return self.close(now, token, &error.to_string());
+        }
         entry.deadline = Some(now.after(HELLO_TIME));
         entry.role = Role::Link(Link { node, dialed: true, proven: None, over: None });
         peer.attempt = None;
         peer.link = Some(token);
         self.events.push_back(LinkEvent::Up(node));
+        // TLS may have brought more than the handshake.
+        self.readable.push_back(token);
     }
 
     /// A stranger has said who it is.
@@ -89,6 +117,10 @@ impl Links {
             let why =
                 format!("node {node} looks for node {}, this is node {}", packet.destination, self.node);
             return self.close(now, token, &why);
+        }
+        let proven = self.entries.get(&token).and_then(|entry| entry.connection.identity());
+        if let Err(error) = check_claim(proven, Identity::Node(node)) {
+            return self.close(now, token, &error.to_string());
         }
         let existing = peer.link.and_then(|existing| match &self.entries.get(&existing)?.role {
             Role::Link(link) => {
@@ -137,6 +169,8 @@ impl Links {
         peer.next_dial = None;
         self.events.push_back(LinkEvent::Up(node));
         self.events.push_back(LinkEvent::Packet(node, hello));
+        // TLS may have brought more than the Hello.
+        self.readable.push_back(token);
         if let Err(error) = entry.connection.set_interest(&self.poller, Interest::READ) {
             self.close(now, token, &error.to_string());
         }
@@ -170,7 +204,7 @@ impl Links {
                     peer.parked = None;
                 }
             }
-            Role::Dialing(node) => {
+            Role::Dialing(node) | Role::Securing(node) => {
                 if let Some(peer) = self.peers.get_mut(&node) {
                     peer.attempt = None;
                     peer.report(&format!("can't connect to {remote}: {why}; trying again"));
