@@ -8,7 +8,9 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
-use super::{LinkEvent, Links, Settings};
+mod tls;
+
+use super::{Credentials, LinkEvent, Links, Settings};
 use crate::adaptor::Instant;
 use crate::adaptor::address::NodeId;
 use crate::adaptor::mesh::packet::{Body, HEADER_LEN, Incarnation, Packet, Progress, Stamp};
@@ -67,12 +69,22 @@ impl Side {
     }
 
     fn at(now: Instant, test: u8, node: NodeId, peers: &[(NodeId, Option<SocketAddr>)]) -> Self {
+        Self::secured(now, test, node, peers, None)
+    }
+
+    fn secured(
+        now: Instant,
+        test: u8,
+        node: NodeId,
+        peers: &[(NodeId, Option<SocketAddr>)],
+        credentials: Option<Credentials>,
+    ) -> Self {
         let settings = Settings {
             node,
             listen: Some(address(test, node)),
             peers: peers.iter().copied().collect(),
             congestion: None,
-            credentials: None,
+            credentials,
             seed: u64::from(node.0),
         };
         Self::new(now, settings)
@@ -131,9 +143,14 @@ struct World {
 impl World {
     /// Both nodes listen and dial.
     fn new(test: u8, seed: u64) -> Self {
+        Self::secured(test, seed, [None, None])
+    }
+
+    /// The same, each with its credentials.
+    fn secured(test: u8, seed: u64, [low, high]: [Option<Credentials>; 2]) -> Self {
         let now = Instant::ZERO;
-        let low = Side::at(now, test, LOW, &[(HIGH, Some(address(test, HIGH)))]);
-        let high = Side::at(now, test, HIGH, &[(LOW, Some(address(test, LOW)))]);
+        let low = Side::secured(now, test, LOW, &[(HIGH, Some(address(test, HIGH)))], low);
+        let high = Side::secured(now, test, HIGH, &[(LOW, Some(address(test, LOW)))], high);
         Self { now, random: Random::new(seed), sides: [low, high] }
     }
 
@@ -192,9 +209,13 @@ impl World {
 
 #[test]
 fn both_dialing_at_once_end_with_one_link() {
+    dial_at_once(300, |seed| World::new(1, seed));
+}
+
+fn dial_at_once(seeds: u64, world: impl Fn(u64) -> World) {
     let mut most = 0;
-    for seed in 0..300 {
-        let mut world = World::new(1, seed);
+    for seed in 0..seeds {
+        let mut world = world(seed);
         // Without the higher node's patience, so that they do meet.
         world.sides[1].links.dial_now(world.now);
         world.join(seed);
@@ -206,8 +227,12 @@ fn both_dialing_at_once_end_with_one_link() {
 
 #[test]
 fn whatever_breaks_they_come_together_again() {
-    for seed in 0..100 {
-        let mut world = World::new(2, seed);
+    break_things(100, |seed| World::new(2, seed));
+}
+
+fn break_things(seeds: u64, world: impl Fn(u64) -> World) {
+    for seed in 0..seeds {
+        let mut world = world(seed);
         for _ in 0..8 {
             for _ in 0..world.below(60) {
                 world.step(5);
@@ -359,7 +384,10 @@ fn a_dialed_node_must_be_the_one_that_was_meant() {
 
 #[test]
 fn bulk_arrives_whole_and_in_order_through_full_sockets() {
-    let mut world = World::new(9, 1);
+    send_bulk(World::new(9, 1));
+}
+
+fn send_bulk(mut world: World) {
     world.join(1);
     let expected: Vec<_> = (0..2000u32)
         .map(|n| {
