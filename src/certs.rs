@@ -178,10 +178,13 @@ struct Authority {
 }
 
 impl Authority {
-    /// What all these authorities have in common. With the key it is all that is needed to sign.
-    fn common() -> CertificateParams {
+    /// All that signing takes from the authority's certificate follows from its key. The name too: were it one name for all authorities,
+    /// a certificate of another one would be told from a forged one by nobody.
+    fn params(key: &KeyPair) -> CertificateParams {
         let mut params = CertificateParams::default();
-        params.distinguished_name = name("assured-rdma private authority");
+        let id: String =
+            params.key_identifier(key).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        params.distinguished_name = name(&format!("assured-rdma private authority {id}"));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         // Whoever gets hold of its key can make members of this mesh, and nothing else even where it is trusted for more.
@@ -194,7 +197,7 @@ impl Authority {
 
     fn new(times: &Times) -> Result<Self, CertsError> {
         let key = KeyPair::generate()?;
-        let mut params = Self::common();
+        let mut params = Self::params(&key);
         (params.not_before, params.not_after) = (times.from, times.until);
         let pem = params.self_signed(&key)?.pem();
         Ok(Self { issuer: Issuer::new(params, key), pem })
@@ -209,7 +212,7 @@ impl Authority {
             path: key_path.to_owned(),
             problem: error.to_string(),
         })?;
-        Ok(Self { issuer: Issuer::new(Self::common(), key), pem })
+        Ok(Self { issuer: Issuer::new(Self::params(&key), key), pem })
     }
 
     fn issue(&self, identity: Identity, times: &Times) -> Result<(Certificate, KeyPair), CertsError> {

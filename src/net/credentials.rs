@@ -249,7 +249,15 @@ fn load_certificates(
             Err(problem("there is no certificate in PEM form in it".to_owned()))
         }
         Ok(certificates) => Ok(certificates),
-        Err(error) => Err(problem(format!("not a PEM file: {error}"))),
+        Err(error) => Err(problem(damage(&error).to_owned())),
+    }
+}
+
+fn damage(error: &pem::Error) -> &'static str {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => "not a whole PEM file: a section in it has no end",
+        pem::Error::Base64Decode(_) => "not a PEM file: what is in a section is not base64",
+        _ => "not a PEM file",
     }
 }
 
@@ -259,7 +267,7 @@ fn load_key(path: &Path) -> Result<PrivateKeyDer<'static>, CredentialError> {
             pem::Error::NoItemsFound => {
                 "there is no private key in PEM form in it, or it is encrypted".to_owned()
             }
-            error => format!("not a PEM file: {error}"),
+            error => damage(&error).to_owned(),
         };
         CredentialError { key: "tls-key", path: path.to_owned(), problem }
     })

@@ -323,7 +323,7 @@ fn explain(error: &rustls::Error) -> String {
         }
         rustls::Error::NoCertificatesPresented => "it showed no certificate".to_owned(),
         rustls::Error::InvalidCertificate(problem) => match problem {
-            CertificateError::UnknownIssuer => {
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 "its certificate is not of an authority that this node trusts (--tls-ca)".to_owned()
             }
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {

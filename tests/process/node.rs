@@ -104,6 +104,13 @@ impl Node {
         &self.log
     }
 
+    /// Bytes of memory that the process uses.
+    #[allow(dead_code)]
+    pub fn resident(&self) -> u64 {
+        let pages = std::fs::read_to_string(format!("/proc/{}/statm", self.child.id())).unwrap();
+        pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    }
+
     pub fn signal(&self, signal: i32) {
         // SAFETY: `kill` only takes numbers, and the child has not been waited for, so that its id is still its own.
         assert_eq!(unsafe { libc::kill(self.child.id().cast_signed(), signal) }, 0);

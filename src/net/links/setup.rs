@@ -193,10 +193,10 @@ impl Links {
         };
         match role {
             Role::Stranger => {
-                if let Some(withheld) = self.rejects.admit(now) {
-                    log::warn!(
-                        "connection from {remote} refused: {why} ({withheld} more since the last such line)"
-                    );
+                // Without the port, which is another one each time.
+                let line = format!("connection from {} refused: {why}", remote.ip());
+                if let Some(withheld) = self.rejects.admit(now, &line) {
+                    log::warn!("{line} ({withheld} more refused since the last such line)");
                 }
             }
             Role::Parked(node, _) => {
