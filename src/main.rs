@@ -26,7 +26,7 @@ struct CommandLine {
 #[derive(Subcommand)]
 enum Command {
     /// Run a node's adaptor: a PCI device for one guest, joined with those of other nodes
-    Adaptor(AdaptorArgs),
+    Adaptor(Box<AdaptorArgs>),
     /// Make a private authority, and certificates for the nodes and routers of a mesh
     Certs(CertsArgs),
 }
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
         Err(status) => return status,
     };
     let result = match command {
-        Command::Adaptor(args) => adaptor(args),
+        Command::Adaptor(args) => adaptor(*args),
         Command::Certs(args) => make_certs(&args),
     };
     match result {

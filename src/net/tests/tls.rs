@@ -260,14 +260,20 @@ impl Troubled {
         assert_eq!((self.low.received.len(), self.high.received.len()), (1, 1));
     }
 
-    /// The link is the same as before, and carries packets.
+    /// The link is the same as before, and carries packets; nobody else has one.
     fn assert_unharmed(&mut self, sequence: u32) {
+        self.assert_harmless(sequence);
+        assert_eq!(self.low.ups, 1);
+    }
+
+    /// The link is the same as before, and carries packets.
+    fn assert_harmless(&mut self, sequence: u32) {
         let packet = write(HIGH, LOW, sequence, Bytes::from_static(&[7; 100]));
         self.high.outbox.get_mut(&LOW).unwrap().push_back(packet.clone());
         self.turn(1);
         self.turn(1);
         assert_eq!(self.low.received.last(), Some(&packet));
-        assert_eq!((self.low.ups, self.high.ups), (1, 1));
+        assert_eq!(self.high.ups, 1);
     }
 }
 
@@ -304,6 +310,43 @@ fn garbage_is_turned_away_and_harms_nobody() {
         assert_eq!(world.low.ups, 1, "round {round}");
         if round % 30 == 0 {
             world.assert_unharmed(round);
+        }
+    }
+    world.turn(2000);
+    assert_eq!(world.low.links.ends().len(), 1);
+}
+
+#[test]
+fn garbage_after_the_handshake_harms_nobody_either() {
+    let mut world = Troubled::new(42);
+    world.join();
+    drop(world.authority.node(STRANGER));
+    let mut random = Random::new(2);
+    for round in 0..100u32 {
+        let mut bytes: Vec<u8> =
+            (0..1 + random.next() % 3000).map(|_| random.next().to_le_bytes()[0]).collect();
+        let first = match round % 4 {
+            0 => Vec::new(),
+            // In another's name.
+            1 => wire(&hello(HIGH, LOW)),
+            2 => wire(&write(STRANGER, LOW, 0, vec![1; 60_000].into())),
+            // As it should be, and then anything.
+            _ => wire(&hello(STRANGER, LOW)),
+        };
+        bytes.splice(0..0, first).for_each(drop);
+        let mut stream = TcpStream::connect(address(42, LOW)).unwrap();
+        let mut tls = client(&world.authority, true, b"assured-rdma/1");
+        let (low, now) = (&mut world.low, &mut world.now);
+        assert!(converse(low, now, &mut tls, &mut stream, &bytes));
+        if round % 8 == 3 {
+            // Not even of this TLS session.
+            stream.write_all(&bytes).unwrap();
+        }
+        drop(stream);
+        world.turn(1);
+        assert!(!world.low.is_up(STRANGER), "round {round}");
+        if round % 20 == 0 {
+            world.assert_harmless(round);
         }
     }
     world.turn(2000);
