@@ -171,7 +171,7 @@ fn strangers_cost_little_and_harm_nobody() {
     let (place, directory) = (Place::new(), tempfile::tempdir().unwrap());
     let directory = certificates(directory.path(), "1-2");
     let ([one, _two], mut guests) = pair(&place, &directory);
-    let before = one.resident();
+    let before = one.memory();
     let begin = Instant::now();
     let mut strangers: Vec<_> = (0..100u8)
         .map(|n| {
@@ -192,7 +192,7 @@ fn strangers_cost_little_and_harm_nobody() {
         }
     }
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
-    let grown = one.resident().saturating_sub(before);
+    let grown = one.memory().saturating_sub(before);
     assert!(grown < 16 << 20, "{grown} bytes");
     assert_exchange(&mut guests, 2);
 }

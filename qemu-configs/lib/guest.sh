@@ -29,15 +29,25 @@ guest_start() {
     guest_pending[$number]=
 }
 
+# guest_memory on|off|none: sets `memory`, QEMU's arguments for a guest's memory: in a file that others can share, in a file
+# that QEMU has mapped privately, or in no file.
+guest_memory() {
+    if [[ $1 == none ]]; then
+        memory=(-machine q35 -m "$GUEST_MEMORY")
+    else
+        memory=(-machine "q35,memory-backend=ram" -object "memory-backend-memfd,id=ram,size=$GUEST_MEMORY,share=$1")
+    fi
+}
+
 # guest_qemu KERNEL INITRAMFS WORDS CONSOLE ARGUMENT...: becomes a QEMU as all guests have it.
 guest_qemu() {
     local kernel=$1 initramfs=$2 words=$3 console=$4
     shift 4
+    # On a busy machine, before init runs, an emulated clock may jump by seconds, which the kernel would take for a stall.
     # Without erms and fsrm the guest does not copy with `rep movsb`, which emulation does byte by byte.
-    qemu_exec -accel "$ACCEL" -cpu max,-erms,-fsrm -smp 1 -nodefaults -no-user-config -no-reboot -display none \
-        -machine q35,memory-backend=ram -object "memory-backend-memfd,id=ram,size=$GUEST_MEMORY,share=on" \
-        -kernel "$kernel" -initrd "$initramfs" -append "console=ttyS0 panic=-1 $words" \
-        -serial "file:$console" -chardev stdio,id=port,signal=off -serial chardev:port "$@"
+    qemu_exec -accel "$ACCEL" -cpu max,-erms,-fsrm -smp 1 -nodefaults -no-user-config -display none \
+        -kernel "$kernel" -initrd "$initramfs" -append "console=ttyS0 panic=-1 rcupdate.rcu_cpu_stall_suppress_at_boot=1 $words" \
+        -chardev "file,id=console,path=$console,append=on" -serial chardev:console -chardev stdio,id=port,signal=off -serial chardev:port "$@"
 }
 
 # guest_ready NUMBER SECONDS: waits for the agent.

@@ -3,8 +3,11 @@
 
 declare -A adaptor_pid adaptor_port
 
-# Vendor and device of the adaptor, as lspci takes it.
-PCI_ID=1234:4152
+# How a node's guest is started: whether its memory is shared (see guest_memory; default: on), and whether it may be reset
+# and has a monitor for that (yes or no; default: no, then a reset ends QEMU).
+declare -A node_memory node_resets
+# More options for a node's adaptor.
+declare -A adaptor_options
 
 # The accelerator in ACCEL: kvm where it really runs this kernel, else tcg. /dev/kvm may open and yet not do it, so a
 # guest is tried; the answer holds until the machine is booted again. LAB_ACCEL decides without a trial.
@@ -26,8 +29,9 @@ choose_accelerator() {
 
 # Whether a guest comes up under KVM.
 kvm_runs() {
-    local console=$LOGS/kvm-probe.console.log messages=$LOGS/kvm-probe.qemu.log pid
-    ACCEL=kvm guest_qemu "$1" "$INITRAMFS" lab.probe "$console" </dev/null >/dev/null 2>"$messages" &
+    local console=$LOGS/kvm-probe.console.log messages=$LOGS/kvm-probe.qemu.log pid memory
+    guest_memory on
+    ACCEL=kvm guest_qemu "$1" "$INITRAMFS" lab.probe "$console" "${memory[@]}" -no-reboot </dev/null >/dev/null 2>"$messages" &
     pid=$!
     wait_until 10 kvm_probe_over "$pid" "$messages" || true
     { kill -KILL "$pid" && wait "$pid"; } 2>/dev/null || true
@@ -57,12 +61,13 @@ nodes_plan() {
 
 # adaptor_start NODE: starts the adaptor and waits until QEMU can attach.
 adaptor_start() {
-    local node=$1 socket=$WORK/node$1.sock peer peers=()
+    local node=$1 socket=$WORK/node$1.sock peer peers=() options
+    read -ra options <<<"${adaptor_options[$1]:-}"
     for ((peer = 1; peer <= NODES; peer++)); do
         ((peer == node)) || peers+=(--peer "$peer=127.0.0.1:${adaptor_port[$peer]}")
     done
     RUST_LOG=${RUST_LOG:-info} setpriv --pdeathsig KILL -- "$ADAPTOR" adaptor --node-id "$node" \
-        --socket-path "$socket" --listen "127.0.0.1:${adaptor_port[$node]}" "${peers[@]}" \
+        --socket-path "$socket" --listen "127.0.0.1:${adaptor_port[$node]}" "${peers[@]}" "${options[@]}" \
         </dev/null >>"$LOGS/node$node.adaptor.log" 2>&1 &
     adaptor_pid[$node]=$!
     if ! wait_until 5 adaptor_settled "$node" || ! kill -0 "${adaptor_pid[$node]}" 2>/dev/null; then
@@ -97,15 +102,24 @@ node_place() { if (($1 % 2)); then echo root-bus; else echo root-port; fi; }
 
 # node_boot NODE: starts the guest of a node and returns at once.
 node_boot() {
-    local node=$1 device ports=()
+    local node=$1 device memory arguments=(-no-reboot)
     device='"driver":"vfio-user-pci","socket":{"path":"'$WORK/node$node.sock'","type":"unix"}'
+    guest_memory "${node_memory[$node]:-on}"
+    if [[ ${node_resets[$node]:-no} == yes ]]; then
+        rm -f "$WORK/monitor$node".{in,out}
+        mkfifo "$WORK/monitor$node".{in,out}
+        arguments=(-chardev "pipe,id=monitor,path=$WORK/monitor$node" -mon "chardev=monitor,mode=readline")
+    fi
     if [[ $(node_place "$node") == root-port ]]; then
         # shellcheck disable=SC2054 # QEMU's commas
-        ports=(-device pcie-root-port,id=root1,chassis=1)
+        arguments+=(-device pcie-root-port,id=root1,chassis=1)
         device+=',"bus":"root1"'
     fi
-    guest_start "$node" "$KERNEL" "$INITRAMFS" "${ports[@]}" -device "{$device}"
+    guest_start "$node" "$KERNEL" "$INITRAMFS" "${memory[@]}" "${arguments[@]}" -device "{$device}"
 }
+
+# node_monitor NODE COMMAND: a command for QEMU itself.
+node_monitor() { printf '%s\n' "$2" >"$WORK/monitor$1.in"; }
 
 # Ends everything that was started, guests first: an adaptor that goes first makes QEMU complain.
 nodes_stop() {

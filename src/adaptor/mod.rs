@@ -41,6 +41,10 @@ use self::random::Random;
 use self::target::Target;
 use self::transaction::RequestKind;
 
+/// QEMU waits for a load's answer for 5 s, the time of the stores before it included, and an answer after that would break
+/// the device.
+const LONGEST_WAIT: Duration = Duration::from_millis(4_500);
+
 /// The region of the function that an access goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Region {
@@ -97,7 +101,7 @@ impl Adaptor {
             settings,
             incarnation,
             function: Function::default(),
-            target: Target::new(geometry, gather, timing.deadline),
+            target: Target::new(geometry, gather, backlog_limit(timing.deadline)),
             mesh: Mesh::new(node, incarnation, peers, timing, &mut random),
             master: Master::new(geometry.window_size()),
             sharing: Sharing::Unknown,
@@ -405,6 +409,8 @@ impl Adaptor {
             }
             Register::Control if low & 1 != 0 => {
                 self.function.reset_registers();
+                let masked = self.function.config.msix_function_masked();
+                self.function.msix.set_function_mask(masked);
                 self.begin_new_life(now);
             }
             // Ignored while another command is under way.
@@ -416,6 +422,11 @@ impl Adaptor {
             _ => {}
         }
     }
+}
+
+/// How long the stores before a load may wait, in all; after that the load may take the whole deadline.
+fn backlog_limit(deadline: Duration) -> Duration {
+    deadline.min(LONGEST_WAIT.saturating_sub(deadline))
 }
 
 /// A duration as the registers have it.

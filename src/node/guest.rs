@@ -122,8 +122,8 @@ impl Guest {
     /// Where the guest is gone.
     pub fn handle_report(&mut self, report: Report) -> Result<(), String> {
         self.readable |= report.readable;
-        // Nobody waits for the answer any more; and what is behind it is never looked at.
-        if report.closed && !matches!(self.waiting, Waiting::Nothing) {
+        // Nobody waits for the answer any more; and what is behind it, or behind answers that are not taken, is never looked at.
+        if report.closed && (!matches!(self.waiting, Waiting::Nothing) || self.connection.wants_write()) {
             return Err(GONE.to_owned());
         }
         Ok(())

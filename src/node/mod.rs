@@ -14,6 +14,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::rc::Rc;
 
+use rustix::time::{ClockId, clock_gettime};
 use thiserror::Error;
 
 use self::bus::Bus;
@@ -47,13 +48,14 @@ pub enum StartError {
     System(#[from] io::Error),
 }
 
-/// Time since the process started to look.
+/// Time since the machine started. It goes on while the machine is suspended: a lease must not outlive that.
 #[derive(Clone, Copy, Debug)]
-struct Clock(std::time::Instant);
+struct Clock;
 
 impl Clock {
     fn now(self) -> Instant {
-        Instant::ZERO.after(self.0.elapsed())
+        let time = clock_gettime(ClockId::Boottime);
+        Instant::ZERO.after(Duration::try_from(time).unwrap_or_default())
     }
 }
 
@@ -75,7 +77,7 @@ impl Node {
     /// # Errors
     /// Where one of them is not to be had; the others are given back.
     pub fn start(config: &Config, credentials: Option<Credentials>) -> Result<Self, StartError> {
-        let clock = Clock(std::time::Instant::now());
+        let clock = Clock;
         let now = clock.now();
         let poller = Rc::new(Poller::new()?);
         let seed = getrandom::u64().map_err(io::Error::from)?;

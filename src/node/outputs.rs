@@ -7,6 +7,8 @@ use crate::net::LinkEvent;
 
 /// Rounds of outputs in one turn: what one brings about, the next carries out.
 const ROUNDS_A_TURN: usize = 4;
+/// Memory operations executed in a row. A command with a long list has thousands.
+const OPERATIONS_AT_ONCE: usize = 64;
 
 impl Node {
     /// Hands everything that came over the links to the core. Returns whether there was anything.
@@ -43,7 +45,9 @@ impl Node {
                 progress = true;
                 self.handle_event(now, event);
             }
-            let adaptor = &mut self.adaptor;
+            // Not the turn's time: where the process stood still since, a lease that these packets give would end after
+            // the moment at which the core believes that it has.
+            let (adaptor, now) = (&mut self.adaptor, self.clock.now());
             progress |= self.links.transmit(|node| adaptor.poll_packet(now, node));
             if !progress {
                 break;
@@ -53,10 +57,11 @@ impl Node {
         any
     }
 
-    /// Executes the core's operations on guest memory.
+    /// Executes the core's operations on guest memory, as many as others may be kept waiting for. Returns whether there
+    /// were any.
     fn execute(&mut self) -> bool {
         let mut progress = false;
-        loop {
+        for _ in 0..OPERATIONS_AT_ONCE {
             // An operation is executed under a lease that may run out while this turn lasts.
             let now = self.clock.now();
             let Some(operation) = self.adaptor.poll_memory(now) else { return progress };
@@ -64,6 +69,7 @@ impl Node {
             let result = self.bus.execute(&operation);
             self.adaptor.handle_memory_done(now, operation.id(), result);
         }
+        progress
     }
 
     fn handle_event(&mut self, now: Instant, event: Event) {

@@ -369,8 +369,12 @@ fn range_end(at: u64, range: &Range) -> u64 {
     at.saturating_add(range.len)
 }
 
-/// Whether the file can't become shorter any more.
+/// Whether every page of the file will be there: it can't become shorter any more, and does not come from a pool of huge pages, which
+/// may be empty.
 fn is_sealed(file: &File) -> bool {
+    if rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type == libc::HUGETLBFS_MAGIC) {
+        return false;
+    }
     // SAFETY: F_GET_SEALS takes no argument and touches no memory of ours.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
     seals >= 0 && seals & libc::F_SEAL_SHRINK != 0

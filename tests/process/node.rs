@@ -104,11 +104,20 @@ impl Node {
         &self.log
     }
 
-    /// Bytes of memory that the process uses.
-    #[allow(dead_code)]
-    pub fn resident(&self) -> u64 {
-        let pages = std::fs::read_to_string(format!("/proc/{}/statm", self.child.id())).unwrap();
-        pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    /// How much time of processors it has used.
+    pub fn processor_time(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        // Behind the name, user and system time are the 12th and 13th field, in hundredths of a second.
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        let ticks: u64 = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+        Duration::from_millis(ticks * 10)
+    }
+
+    /// How much memory it holds, in bytes.
+    pub fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
     pub fn signal(&self, signal: i32) {

@@ -12,6 +12,7 @@
 
 mod contract;
 mod flat_memory;
+mod holding;
 mod oracle;
 mod schedule;
 mod world;

@@ -2,7 +2,7 @@
 //!
 //! Everything random comes from one seed, so that a run can be repeated.
 
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use assured_rdma::adaptor::address::{Geometry, NodeId};
@@ -16,6 +16,7 @@ use bytes::Bytes;
 pub const DEADLINE: Duration = Duration::from_millis(500);
 pub const LEASE: Duration = Duration::from_millis(150);
 pub const KEEPALIVE: Duration = Duration::from_secs(2);
+pub const TIMING: Timing = Timing { deadline: DEADLINE, lease: LEASE, keepalive: KEEPALIVE };
 pub const WINDOW: u64 = 4 << 20;
 /// Guest memory: commands in the first pages, the exported window behind.
 pub const MEMORY: usize = 0x20_000;
@@ -85,10 +86,15 @@ pub struct World {
     pub faults: Faults,
     pub random: Random,
     nodes: BTreeMap<NodeId, Node>,
+    timing: fn(NodeId) -> Timing,
     links: BTreeMap<(NodeId, NodeId), bool>,
+    /// Links, from the first node to the second, that take nothing more, as a full socket.
+    full: BTreeSet<(NodeId, NodeId)>,
     parcels: BinaryHeap<Parcel>,
     sent: u64,
     pub packets: u64,
+    /// How much longer than other packets those take that write.
+    pub write_delay: Duration,
     pub executions: Vec<Execution>,
     pub events: Vec<(NodeId, Event)>,
     answers: BTreeMap<(NodeId, LoadTag), Bytes>,
@@ -102,7 +108,14 @@ fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
 impl World {
     /// Nodes 1 to `count`, linked with each other, each with a window at offset 0 for all others, once their links are up.
     pub fn new(seed: u64, count: u8) -> Self {
+        Self::with_timing(seed, count, |_| TIMING)
+    }
+
+    /// As [`World::new`], each node with times of its own.
+    pub fn with_timing(seed: u64, count: u8, timing: fn(NodeId) -> Timing) -> Self {
         let mut world = Self {
+            timing,
+            full: BTreeSet::new(),
             now: Instant::from_nanos(1_000_000),
             faults: Faults::NONE,
             random: Random::new(seed),
@@ -111,6 +124,7 @@ impl World {
             parcels: BinaryHeap::new(),
             sent: 0,
             packets: 0,
+            write_delay: Duration::ZERO,
             executions: Vec::new(),
             events: Vec::new(),
             answers: BTreeMap::new(),
@@ -137,7 +151,7 @@ impl World {
             node: id,
             geometry: Geometry::new(16, WINDOW).unwrap(),
             peers: (1..=count.max(id.0)).map(NodeId).collect(),
-            timing: Timing { deadline: DEADLINE, lease: LEASE, keepalive: KEEPALIVE },
+            timing: (self.timing)(id),
             gather: Duration::from_micros(50),
             seed: self.random.next(),
         };
@@ -189,6 +203,7 @@ impl World {
 
     pub fn cut(&mut self, a: NodeId, b: NodeId) {
         self.links.insert(pair(a, b), false);
+        self.full.retain(|&(from, to)| pair(from, to) != pair(a, b));
         if !self.faults.survive_cut {
             self.parcels.retain(|parcel| pair(parcel.from, parcel.to) != pair(a, b));
         }
@@ -196,6 +211,11 @@ impl World {
         self.adaptor(a).handle_link_down(now, b);
         self.adaptor(b).handle_link_down(now, a);
         self.take_outputs();
+    }
+
+    /// The socket of the link takes nothing more from `from` until the link is cut.
+    pub fn fill(&mut self, from: NodeId, to: NodeId) {
+        self.full.insert((from, to));
     }
 
     /// A node stands still, as under SIGSTOP: nothing reaches it and it does nothing.
@@ -406,6 +426,9 @@ impl World {
             self.execute_memory_operations(id);
             let now = self.now;
             for peer in self.nodes.keys().copied().collect::<Vec<_>>() {
+                if self.full.contains(&(id, peer)) {
+                    continue;
+                }
                 while let Some(packet) = self.adaptor(id).poll_packet(now, peer) {
                     let mut wire = Vec::new();
                     packet.emit(&mut wire);
@@ -465,7 +488,9 @@ impl World {
                 wire[bit / 8] ^= 1 << (bit % 8);
             }
             self.sent += 1;
-            let at = self.now.after(Duration::from_micros(delay));
+            let writes = wire[3] == 3;
+            let extra = if writes { self.write_delay } else { Duration::ZERO };
+            let at = self.now.after(Duration::from_micros(delay)).after(extra);
             self.parcels.push(Parcel { at, order: self.sent, from, to, wire: wire.clone() });
         }
     }

@@ -10,7 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use crate::abi::{Info, Node, Window};
@@ -23,6 +23,19 @@ pub const DEFAULT_DEVICE: &str = "/dev/ardma0";
 pub struct Adaptor {
     file: Arc<File>,
     info: Info,
+    taken: Arc<Mutex<Taken>>,
+}
+
+/// What was learned from events. The lock is held while the driver is asked: an event that it has handed out is here.
+#[derive(Debug, Default)]
+struct Taken {
+    /// Not yet told by [`Adaptor::events`].
+    events: u32,
+    /// How many resets were seen, wrapping.
+    resets: u32,
+    /// The file is no adaptor's, and has no events.
+    #[cfg(test)]
+    silent: bool,
 }
 
 impl Info {
@@ -63,6 +76,13 @@ impl Node {
     }
 }
 
+impl Taken {
+    fn note(&mut self, events: u32) {
+        self.events |= events;
+        self.resets = self.resets.wrapping_add(u32::from(events & abi::EVENT_RESET != 0));
+    }
+}
+
 impl Adaptor {
     /// Opens an adaptor's device file, such as [`DEFAULT_DEVICE`].
     ///
@@ -85,13 +105,20 @@ impl Adaptor {
         if info.abi_version != abi::VERSION {
             return Err(Error::Version { module: info.abi_version, own: abi::VERSION });
         }
-        Ok(Self { file: Arc::new(file), info })
+        Ok(Self { file: Arc::new(file), info, taken: Arc::default() })
     }
 
     /// An adaptor whose spaces are those of a file, which knows none of the calls.
     #[cfg(test)]
     pub(crate) fn on_file(file: File, info: Info) -> Self {
-        Self { file: Arc::new(file), info }
+        let taken = Taken { silent: true, ..Taken::default() };
+        Self { file: Arc::new(file), info, taken: Arc::new(Mutex::new(taken)) }
+    }
+
+    /// As if the adaptor had been reset now.
+    #[cfg(test)]
+    pub(crate) fn pretend_reset(&self) {
+        self.taken.lock().unwrap().note(abi::EVENT_RESET);
     }
 
     /// The adaptor and this node, as they are now.
@@ -189,10 +216,30 @@ impl Adaptor {
     /// # Errors
     /// [`Error::Call`] where the adaptor is gone.
     pub fn events(&self) -> Result<u32, Error> {
+        self.collect(|taken| std::mem::take(&mut taken.events))
+    }
+
+    /// How many resets of the adaptor were seen since the file was opened, wrapping. A reset drops stores and errors: a
+    /// check answers for earlier accesses only where this number is after it what it was before them.
+    ///
+    /// # Errors
+    /// [`Error::Call`] where the adaptor is gone.
+    pub fn resets(&self) -> Result<u32, Error> {
+        self.collect(|taken| taken.resets)
+    }
+
+    /// Takes the driver's events, and answers from what is known then.
+    fn collect(&self, answer: impl FnOnce(&mut Taken) -> u32) -> Result<u32, Error> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        #[cfg(test)]
+        if taken.silent {
+            return Ok(answer(&mut taken));
+        }
         let mut events = abi::Events::default();
         ask(self.as_fd(), &mut events)
             .map_err(|source| Error::call(CallKind::Events, "asking for events", source))?;
-        Ok(events.events)
+        taken.note(events.events);
+        Ok(answer(&mut taken))
     }
 
     /// Waits for an event, at most for `time`. Returns whether there is one.
@@ -200,6 +247,9 @@ impl Adaptor {
     /// # Errors
     /// [`Error::Call`] where waiting is not possible.
     pub fn wait(&self, time: Duration) -> Result<bool, Error> {
+        if self.taken.lock().unwrap_or_else(PoisonError::into_inner).events != 0 {
+            return Ok(true);
+        }
         let mut entry =
             libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLIN | libc::POLLPRI, revents: 0 };
         let time = i32::try_from(time.as_millis()).unwrap_or(i32::MAX);

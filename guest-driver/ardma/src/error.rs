@@ -98,6 +98,18 @@ pub enum Error {
         /// How often it was tried.
         attempts: u32,
     },
+    /// The adaptor was reset between an access and its check, which then says nothing about the access.
+    #[error(
+        "{direction} of {length} bytes at {place}: outcome unknown: this node's adaptor was reset meanwhile"
+    )]
+    Reset {
+        /// Which way the data went.
+        direction: Direction,
+        /// The part of the block that was accessed.
+        place: Place,
+        /// Bytes of it.
+        length: u64,
+    },
     /// A text that names a size, an offset, a node or a place is malformed.
     #[error(transparent)]
     Parse(#[from] ParseError),

@@ -17,7 +17,7 @@ fn address(offset: u64) -> u64 {
 }
 
 /// An adaptor of 16 windows of 1 MiB, and the file behind it.
-fn fake() -> (Adaptor, File) {
+pub fn fake() -> (Adaptor, File) {
     // SAFETY: the name is a C string; the result is checked, and is this test's own.
     let file = unsafe {
         let fd = libc::memfd_create(c"ardma".as_ptr(), libc::MFD_CLOEXEC);

@@ -1,6 +1,7 @@
 //! Checked copies: every block is checked once, and tried again where that makes sense.
 //!
-//! The invariant: what is reported as copied was checked, and its direction's code was OK.
+//! The invariant: what is reported as copied was checked, its direction's code was OK, and no reset of the adaptor,
+//! which forgets what it was to do, came between.
 
 use crate::abi::EVENT_LINK;
 use crate::adaptor::Adaptor;
@@ -62,7 +63,7 @@ impl<'a> Transfer<'a> {
     /// Stores bytes into the window, and checks each block.
     ///
     /// # Errors
-    /// [`Error::Access`] names the first block that failed for good; the ones before it were written.
+    /// [`Error::Access`] or [`Error::Reset`] names the first block that failed for good; the ones before it were written.
     pub fn write(&mut self, offset: u64, from: &[u8]) -> Result<(), Error> {
         let window = self.window;
         let mut rest = from;
@@ -78,7 +79,7 @@ impl<'a> Transfer<'a> {
     /// Loads bytes from the window, and checks each block.
     ///
     /// # Errors
-    /// [`Error::Access`] names the first block that failed for good; from there on `to` means nothing.
+    /// [`Error::Access`] or [`Error::Reset`] names the first block that failed for good; from there on `to` means nothing.
     pub fn read(&mut self, offset: u64, to: &mut [u8]) -> Result<(), Error> {
         let window = self.window;
         let mut rest = &mut *to;
@@ -101,8 +102,13 @@ impl<'a> Transfer<'a> {
         let mut attempts = 0_u32;
         loop {
             attempts = attempts.saturating_add(1);
+            let resets = self.adaptor.resets()?;
             access()?;
             let status = self.window.check(part.offset)?;
+            if self.adaptor.resets()? != resets {
+                self.counts.failed = self.counts.failed.saturating_add(1);
+                return Err(Error::Reset { direction, place, length: part.length });
+            }
             match self.judge(direction, place, part.length, status) {
                 Code::Ok => return Ok(()),
                 code if code.class() == Class::Retry && attempts <= self.retries.count => self.pause()?,
@@ -142,5 +148,30 @@ impl<'a> Transfer<'a> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::Place;
+
+    #[test]
+    fn what_a_reset_came_between_is_of_unknown_outcome() {
+        let (adaptor, _file) = crate::remote_tests::fake();
+        let window = adaptor.map(Place { node: 2, offset: 0 }, 0x1000).unwrap();
+        let mut transfer = Transfer::new(&adaptor, &window, Retries::default());
+        let part = BlockPart { offset: 0, length: 8 };
+        let mut reset = || {
+            adaptor.pretend_reset();
+            Ok(())
+        };
+        let error = transfer.block(Direction::Write, part, &mut reset).unwrap_err();
+        assert!(matches!(error, Error::Reset { length: 8, .. }), "{error}");
+        assert_eq!((transfer.counts().bytes, transfer.counts().failed), (0, 1));
+        // It is one event for the program too, and no reason to fail what comes after it.
+        assert!(adaptor.wait(Duration::ZERO).unwrap());
+        assert_eq!(adaptor.events().unwrap(), crate::abi::EVENT_RESET);
+        transfer.write(0, &[1; 8]).unwrap();
     }
 }

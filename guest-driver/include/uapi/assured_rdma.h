@@ -181,6 +181,11 @@ struct ardma_overflow_ack {
  * ARDMA_IOC_EVENTS: events since this file was opened or last asked; it never waits. While there
  * are some poll() gives POLLIN, with POLLPRI where ARDMA_EVENT_ERROR or ARDMA_EVENT_RESET is among
  * them. Once the adaptor is removed poll() gives POLLHUP and POLLERR.
+ *
+ * A reset drops stores that were not sent, and errors that were not checked: a check that returns 0
+ * answers for the accesses since the last reset only. ARDMA_EVENT_RESET is there before the first
+ * access after the reset is possible, so a program that asks for events after a check knows
+ * whether there was one in between.
  */
 struct ardma_events {
 	__u32 events;		/* out: ARDMA_EVENT_* */

@@ -76,6 +76,8 @@ pub enum Body {
         nonce: u64,
         /// The nonce of the Hello that this one answers, or 0.
         echo: u64,
+        /// For how long the sender believes that a stamp gives a lease, in microseconds.
+        lease: u32,
     },
     /// Initiating side: write `data` at `offset`.
     Write {
@@ -311,9 +313,10 @@ impl Body {
             ..none
         };
         match self {
-            Self::Hello { wants_reply, epoch, nonce, echo } => {
+            Self::Hello { wants_reply, epoch, nonce, echo, lease } => {
                 let command = if *wants_reply { command::HELLO } else { command::WELCOME };
-                (Fields { command, epoch: epoch.0, address: *nonce, stamp: *echo, ..none }, &[])
+                let (address, stamp, count) = (*nonce, *echo, *lease);
+                (Fields { command, epoch: epoch.0, count, address, stamp, ..none }, &[])
             }
             Self::Write { progress, sequence, offset, data } => {
                 (Fields { address: *offset, ..initiating(command::WRITE, progress, *sequence) }, data)
@@ -347,6 +350,7 @@ impl Body {
                 epoch,
                 nonce: fields.address,
                 echo: fields.stamp,
+                lease: fields.count,
             },
             command::WRITE => Self::Write { progress, sequence, offset: offset?, data: data.clone() },
             command::READ => Self::Read { progress, sequence, offset: offset?, len: fields.count },

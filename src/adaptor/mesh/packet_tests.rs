@@ -110,8 +110,9 @@ fn body() -> impl Strategy<Value = Body> {
     let stamp = any::<u64>().prop_map(Stamp);
     let offset = 0..1u64 << 48;
     prop_oneof![
-        (any::<bool>(), epoch.clone(), any::<u64>(), any::<u64>())
-            .prop_map(|(wants_reply, epoch, nonce, echo)| Body::Hello { wants_reply, epoch, nonce, echo }),
+        (any::<bool>(), epoch.clone(), any::<u64>(), any::<u64>(), any::<u32>()).prop_map(
+            |(wants_reply, epoch, nonce, echo, lease)| Body::Hello { wants_reply, epoch, nonce, echo, lease }
+        ),
         (progress.clone(), sequence.clone(), offset.clone(), data.clone())
             .prop_map(|(progress, sequence, offset, data)| Body::Write { progress, sequence, offset, data }),
         (progress.clone(), sequence.clone(), offset, any::<u32>())

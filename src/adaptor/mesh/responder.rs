@@ -70,6 +70,8 @@ pub(super) struct Responder {
     lease_until: Instant,
     /// Before this time the lease is not asked for again.
     ask_at: Instant,
+    /// It is time to ask, but the link has not taken the question yet.
+    ask_waits: bool,
     nak_wanted: bool,
     /// The last gap that was reported; it is reported again only when the initiating side probes.
     reported_gap: Option<Sequence>,
@@ -89,6 +91,7 @@ impl Responder {
             cursor: 0,
             lease_until: Instant::ZERO,
             ask_at: Instant::ZERO,
+            ask_waits: false,
             nak_wanted: false,
             reported_gap: None,
         }
@@ -205,14 +208,20 @@ impl Responder {
             self.reported_gap = Some(self.expected);
             return Some(Body::Nak { epoch, expected: self.expected, stamp });
         }
-        if self.ask_due().is_some_and(|at| at <= now) {
-            self.ask_at = now.after(ASK_AGAIN);
-            return Some(Body::Ask { epoch, stamp });
-        }
-        None
+        self.handle_timeout(now);
+        let asks = core::mem::take(&mut self.ask_waits) && self.queued_writes > 0 && self.lease_until <= now;
+        asks.then_some(Body::Ask { epoch, stamp })
     }
 
-    /// When [`Self::poll`] should be looked at again.
+    /// Notes whether the lease has to be asked for.
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        if self.ask_due().is_some_and(|at| at <= now) {
+            self.ask_at = now.after(ASK_AGAIN);
+            self.ask_waits = true;
+        }
+    }
+
+    /// When to call [`Self::handle_timeout`], and then [`Self::poll`].
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.ask_due()
     }

@@ -89,7 +89,7 @@ enum Role {
     Securing(NodeId),
     /// It was accepted, and has not said whose it is.
     Stranger,
-    /// It is kept aside, see [`Verdict::Park`]; with the Hello that came on it.
+    /// It is kept aside, see [`super::peer::Verdict::Park`]; with the Hello that came on it.
     Parked(NodeId, Packet),
     /// It is the node's link.
     Link(Link),

@@ -69,6 +69,7 @@ pub fn write(adaptor: &Adaptor, arguments: &WriteArguments, out: &mut dyn Write)
         fits(&arguments.values, size)?;
     }
     let window = adaptor.map(arguments.place, length)?;
+    let resets = adaptor.resets()?;
     match bytes {
         Some(bytes) => window.write_bytes(0, &bytes)?,
         None => {
@@ -82,7 +83,7 @@ pub fn write(adaptor: &Adaptor, arguments: &WriteArguments, out: &mut dyn Write)
             }
         }
     }
-    report(&window, Some(Direction::Write), out)
+    report(adaptor, resets, &window, Some(Direction::Write), out)
 }
 
 /// Loads, shows, and checks.
@@ -92,6 +93,7 @@ pub fn read(adaptor: &Adaptor, arguments: &ReadArguments, out: &mut dyn Write) -
         return Err(Failure::Usage("the length has to be a multiple of the size, and above 0".to_owned()));
     }
     let window = adaptor.map(arguments.place, arguments.length)?;
+    let resets = adaptor.resets()?;
     let mut bytes = vec![0; usize::try_from(arguments.length).unwrap_or(usize::MAX)];
     match size {
         None => window.read_bytes(0, &mut bytes)?,
@@ -101,21 +103,34 @@ pub fn read(adaptor: &Adaptor, arguments: &ReadArguments, out: &mut dyn Write) -
         Some(_) => loads::<u64>(&window, &mut bytes)?,
     }
     hexdump(arguments.place.offset, &bytes, out)?;
-    report(&window, Some(Direction::Read), out)
+    report(adaptor, resets, &window, Some(Direction::Read), out)
 }
 
 /// Checks only.
 pub fn check(adaptor: &Adaptor, arguments: &CheckArguments, out: &mut dyn Write) -> Result<(), Failure> {
     let window = adaptor.map(arguments.place, arguments.length)?;
-    report(&window, None, out)
+    report(adaptor, adaptor.resets()?, &window, None, out)
 }
 
-/// Checks every block of the window and tells of each.
-fn report(window: &RemoteWindow, direction: Option<Direction>, out: &mut dyn Write) -> Result<(), Failure> {
+/// Checks every block of the window and tells of each; unless the adaptor was reset since `resets` was asked for, as then
+/// the checks say nothing about what was done before.
+fn report(
+    adaptor: &Adaptor,
+    resets: u32,
+    window: &RemoteWindow,
+    direction: Option<Direction>,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
     let mut all_ok = true;
     let what = direction.map_or("check".to_owned(), |direction| direction.to_string());
     for part in window.blocks(0, window.length()) {
         let status = window.check(part.offset)?;
+        if let Some(direction) = direction
+            && adaptor.resets()? != resets
+        {
+            let place = window.place().plus(part.offset);
+            return Err(ardma::Error::Reset { direction, place, length: part.length }.into());
+        }
         writeln!(out, "{what} {} {} {status}", window.place().plus(part.offset), part.length)?;
         all_ok &= status.is_ok();
     }

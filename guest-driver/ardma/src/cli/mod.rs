@@ -96,7 +96,9 @@ impl Failure {
     /// What the shell gets.
     pub fn exit_status(&self) -> u8 {
         match self {
-            Self::Told | Self::Different { .. } | Self::Library(ardma::Error::Access { .. }) => 1,
+            Self::Told
+            | Self::Different { .. }
+            | Self::Library(ardma::Error::Access { .. } | ardma::Error::Reset { .. }) => 1,
             Self::Usage(_)
             | Self::Library(
                 ardma::Error::Parse(_) | ardma::Error::Outside { .. } | ardma::Error::Misaligned { .. },
