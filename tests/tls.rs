@@ -322,3 +322,36 @@ fn the_certs_command_says_what_it_made_and_what_is_wrong() {
     assert!(run(&["certs", path, "--nodes", "2,3", "--force"]).status.success());
     assert!(directory.path().join("node-3.key").exists());
 }
+
+#[test]
+fn a_router_joins_nodes_over_tls_and_believes_certificates_only() {
+    let (place, directory) = (Place::new(), tempfile::tempdir().unwrap());
+    let directory = certificates(directory.path(), "1-3");
+    let own = |name: &str| options(&directory, name);
+    let as_router = own("router");
+    let as_router: Vec<_> = as_router.iter().map(String::as_str).collect();
+    let mut router = place.start_router(100, &[], &as_router);
+    let behind = |node: u8, certificate: &str| {
+        let options = own(certificate);
+        let options: Vec<_> = options.iter().map(String::as_str).collect();
+        place.start_behind(node, &[100], &options)
+    };
+    let _nodes = [behind(1, "node-1"), behind(2, "node-2")];
+    let mut guests = [Guest::attach(&place.socket(1)), Guest::attach(&place.socket(2))];
+    let lives = [guests[0].incarnation(), guests[1].incarnation()];
+    guests[0].wait_for_life(2, lives[1]);
+    guests[1].wait_for_life(1, lives[0]);
+    assert_exchange(&mut guests, 0x33);
+    // A client of the router that has no TLS, or whose certificate is another node's.
+    let mut plain = place.start_behind(3, &[100], &[]);
+    plain.wait_for("it speaks TLS, and this node does not");
+    drop(plain);
+    let node_3 = own("node-3");
+    let refused = run(&[
+        &["adaptor", "--node-id", "1", "--socket-path", "x.sock", "--router", "127.0.0.1:1"][..],
+        &node_3.iter().map(String::as_str).collect::<Vec<_>>(),
+    ]
+    .concat());
+    assert_eq!(refused.status.code(), Some(2), "it does not even start: {refused:?}");
+    router.wait_for_any("refused: it does not speak TLS");
+}

@@ -124,8 +124,18 @@ fn who_has_no_right_to_an_id_is_kept_out() {
     }
 }
 
-/// A TLS client of the low node as this program never makes one; with the certificate that the authority made last, or none.
+/// A TLS client of the low node.
 fn client(authority: &Authority, with_certificate: bool, protocol: &[u8]) -> ClientConnection {
+    client_of(Identity::Node(LOW), authority, with_certificate, protocol)
+}
+
+/// A TLS client of `server` as this program never makes one; with the certificate that the authority made last, or none.
+fn client_of(
+    server: Identity,
+    authority: &Authority,
+    with_certificate: bool,
+    protocol: &[u8],
+) -> ClientConnection {
     let pem = |name| std::fs::read(authority.directory.path().join(name)).unwrap();
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(&pem("ca.pem")).unwrap()).unwrap();
@@ -140,7 +150,7 @@ fn client(authority: &Authority, with_certificate: bool, protocol: &[u8]) -> Cli
         builder.with_no_client_auth()
     };
     config.alpn_protocols = if protocol.is_empty() { Vec::new() } else { vec![protocol.to_vec()] };
-    ClientConnection::new(Arc::new(config), Identity::Node(LOW).server_name().unwrap()).unwrap()
+    ClientConnection::new(Arc::new(config), server.server_name().unwrap()).unwrap()
 }
 
 /// Drives `tls` on `stream` together with `side`; sends `data` as soon as it can. Returns whether it could.
@@ -432,4 +442,32 @@ fn many_half_made_handshakes_keep_nobody_out() {
     world.turn(2000);
     assert_eq!(world.low.links.ends().len(), 1);
     drop(half);
+}
+
+#[test]
+fn a_router_lets_in_whom_the_certificate_names() {
+    let authority = Authority::new();
+    let mut now = Instant::ZERO;
+    let own = Neighbour { identity: Identity::Router, incarnation: Incarnation(1) };
+    let settings = Settings {
+        own,
+        company: Company::Everyone,
+        ..Side::secured(now, 43, NodeId(9), &[], authority.credentials(Identity::Router)).settings
+    };
+    let mut side = Side::new(now, settings);
+    drop(authority.node(HIGH));
+    let router = Body::Join { router: true, wants_reply: true };
+    let router = Packet::between(Identity::Router, NodeId(0), Incarnation(7), router);
+    for (what, first, welcome) in [
+        ("another node", join(STRANGER, NodeId(0), 7), false),
+        ("a router", router, false),
+        ("who looks for a node", join(HIGH, LOW, 7), false),
+        ("itself", join(HIGH, NodeId(0), 7), true),
+    ] {
+        let mut stream = TcpStream::connect(address(43, NodeId(9))).unwrap();
+        let mut tls = client_of(Identity::Router, &authority, true, b"assured-rdma/1");
+        assert!(converse(&mut side, &mut now, &mut tls, &mut stream, &wire(&first)));
+        assert_eq!(side.ups, usize::from(welcome), "{what}");
+    }
+    assert!(side.is_up(HIGH));
 }
