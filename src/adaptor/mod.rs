@@ -98,7 +98,7 @@ impl Adaptor {
     /// An adaptor in its state after power-on, without links.
     pub fn new(settings: Settings) -> Self {
         let mut random = Random::new(settings.seed);
-        let incarnation = Incarnation(random.next_nonzero());
+        let incarnation = Incarnation(random.next_public());
         let Settings { node, geometry, peers, timing, gather, .. } = settings;
         Self {
             settings,
@@ -192,7 +192,7 @@ impl Adaptor {
         let flushed: Vec<(NodeId, Ticket)> =
             self.master.flush().into_iter().map(|(node, ticket)| (node, Ticket::from_bits(ticket))).collect();
         self.sharing = self.master.sharing();
-        self.incarnation = Incarnation(self.random.next_nonzero());
+        self.incarnation = Incarnation(self.random.next_public());
         self.mesh.reincarnate(now, self.incarnation, &flushed);
         self.events.push_back(Event::Reset(self.incarnation));
         self.run(now);

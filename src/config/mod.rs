@@ -223,7 +223,8 @@ impl Config {
         let keepalive = keepalive(raw.keepalive.as_ref())?;
         let gather =
             duration("gather", raw.gather.as_ref(), Duration::from_micros(50), Duration::ZERO, millis(100))?;
-        shorter("gather", gather, "deadline", deadline)?;
+        // Otherwise stores could expire before they are sent.
+        shorter("gather", gather, "deadline less lease", deadline.saturating_sub(lease))?;
         let poll = poll(raw.poll.as_ref())?;
         let congestion = raw.congestion.as_ref().map(parse_congestion).transpose()?;
         Ok(Self {

@@ -4,6 +4,7 @@
 //! out, by bounded portions from each source, until there is nothing more to do.
 
 mod bus;
+mod chatter;
 mod guest;
 mod outputs;
 
@@ -12,6 +13,7 @@ use std::io;
 use thiserror::Error;
 
 use self::bus::Bus;
+use self::chatter::Chatter;
 use crate::adaptor::address::NodeSet;
 use crate::adaptor::mesh::Timing;
 use crate::adaptor::mesh::neighbour::{Identity, Neighbour};
@@ -48,6 +50,7 @@ pub struct Node {
     links: Links,
     paths: Paths,
     bus: Bus,
+    chatter: Chatter,
 }
 
 /// Runs a node until the process is told to stop. With `credentials`, the links use TLS.
@@ -90,7 +93,7 @@ impl Node {
         let bus = Bus::new(&config.socket_path, config.geometry, poller, BUS)?;
         log_start(config);
         let paths = Paths::new(config.node);
-        Ok(Self { clock, adaptor, links, paths, bus })
+        Ok(Self { clock, adaptor, links, paths, bus, chatter: Chatter::default() })
     }
 }
 

@@ -12,7 +12,7 @@ use crate::router::PathEvent;
 /// Rounds of outputs in one turn: what one brings about, the next carries out.
 const ROUNDS_A_TURN: usize = 4;
 /// Memory operations executed in a row. A command with a long list has thousands.
-const OPERATIONS_AT_ONCE: usize = 64;
+const OPERATIONS_AT_ONCE: usize = 16;
 
 impl Node {
     /// Hands everything that came over the links to the core. Returns whether there was anything.
@@ -106,11 +106,6 @@ impl Node {
 
     fn handle_event(&mut self, now: Instant, event: Event) {
         match event {
-            Event::LinkUp(node, incarnation) => log::info!("node {node}: up, incarnation {incarnation}"),
-            Event::LinkDown(node) => log::warn!("node {node}: down"),
-            Event::PeerRestarted(node, incarnation) => {
-                log::warn!("node {node}: restarted or reset, now incarnation {incarnation}");
-            }
             Event::CutLink(node) => {
                 if let Some(link) = self.paths.handle_silence(node) {
                     self.links.cut(now, link, "no sign of life on the link");
@@ -122,9 +117,27 @@ impl Node {
                  -object memory-backend-memfd,id=m,size=...,share=on -machine memory-backend=m"
             ),
             Event::Reset(incarnation) => {
-                log::info!("reset, now incarnation {incarnation}");
                 self.links.set_incarnation(incarnation);
+                self.report(now, event);
             }
+            _ => self.report(now, event),
+        }
+    }
+
+    /// Tells the operator what guests and other nodes can bring about as often as they like.
+    fn report(&mut self, now: Instant, event: Event) {
+        let Some(withheld) = self.chatter.admit(now) else { return };
+        if withheld > 0 {
+            log::warn!("{withheld} lines about nodes and resets were left out");
+        }
+        match event {
+            Event::LinkUp(node, incarnation) => log::info!("node {node}: up, incarnation {incarnation}"),
+            Event::LinkDown(node) => log::warn!("node {node}: down"),
+            Event::PeerRestarted(node, incarnation) => {
+                log::warn!("node {node}: restarted or reset, now incarnation {incarnation}");
+            }
+            Event::Reset(incarnation) => log::info!("reset, now incarnation {incarnation}"),
+            Event::CutLink(_) | Event::MemoryNotShared => {}
         }
     }
 }

@@ -11,6 +11,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+/// Clients that are turned away in a row, before others get their turn.
+const ACCEPTS_AT_ONCE: usize = 16;
 /// The longest path that a UNIX socket can have, in bytes.
 const MAX_PATH: usize = 107;
 
@@ -61,6 +63,7 @@ pub struct Listener {
     /// Device and inode of the path when it was made.
     identity: (u64, u64),
     connections: u64,
+    turned_away: u64,
 }
 
 impl Listener {
@@ -84,10 +87,10 @@ impl Listener {
         let socket = UnixListener::bind(path).map_err(failed)?;
         socket.set_nonblocking(true).map_err(failed)?;
         let identity = identity(path).map_err(failed)?;
-        Ok(Self { socket, path: path.into(), identity, connections: 0 })
+        Ok(Self { socket, path: path.into(), identity, connections: 0, turned_away: 0 })
     }
 
-    /// Accepts the next client, if one waits. While the device is `occupied` by another, those who wait are turned
+    /// Accepts the next client, if one waits; some are left waiting where there are many. While the device is `occupied` by another, those who wait are turned
     /// away, so that they see an error instead of waiting for an answer.
     ///
     /// A guest that is restarted may connect before the end of its last connection was noticed: look at
@@ -96,7 +99,7 @@ impl Listener {
     /// # Errors
     /// As `accept` gives them. Where descriptors have run out, the client keeps waiting.
     pub fn accept(&mut self, occupied: bool, shape: &DeviceShape) -> io::Result<Option<Connection>> {
-        loop {
+        for _ in 0..ACCEPTS_AT_ONCE {
             let stream = match self.socket.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
@@ -105,12 +108,18 @@ impl Listener {
                 Err(error) => return Err(error),
             };
             if occupied {
-                warn!("{} has a client already: another one was turned away", self.path.display());
+                self.turned_away = self.turned_away.saturating_add(1);
+                // Whoever tries again and again does not fill the log.
+                if self.turned_away.is_power_of_two() {
+                    let (path, count) = (self.path.display(), self.turned_away);
+                    warn!("{path} has a client already: another one was turned away (number {count})");
+                }
                 continue;
             }
             self.connections = self.connections.wrapping_add(1);
             return Connection::new(stream, ConnectionId(self.connections), shape.clone()).map(Some);
         }
+        Ok(None)
     }
 }
 

@@ -25,8 +25,9 @@ use std::sync::{Arc, Weak};
 use vfio_user::{DmaMapFlags, DmaUnmapFlags};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
-/// The most ranges that may be mapped at once (`max_dma_maps`).
-pub const MAX_RANGES: usize = 65_535;
+/// The most ranges that may be mapped at once. Linux lets a process have 65,530 mappings, and without any left there would be no
+/// memory for this process itself.
+pub const MAX_RANGES: usize = 32_768;
 /// The size in bytes from which on a range without a file is taken for the guest's RAM.
 const RAM_SIZE: u64 = 1 << 20;
 

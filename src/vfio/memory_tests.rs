@@ -20,6 +20,19 @@ fn memfd(len: u64, seals: i32) -> File {
 }
 
 #[test]
+fn mappings_are_left_for_the_process_itself() {
+    let file = sealed(0x2000);
+    let mut memory = GuestMemory::new();
+    for index in 0..MAX_RANGES as u64 {
+        // Neighbours would be one mapping for the kernel.
+        map(&mut memory, range(index * 0x2000, 0x1000, index % 2 * 0x1000, 3), Some(&file)).unwrap();
+    }
+    let one_more = map(&mut memory, range(1 << 40, 0x1000, 0, 3), Some(&file));
+    assert!(matches!(one_more, Err(MapError::TooMany)), "{one_more:?}");
+    drop(vec![1_u8; 64 << 20]);
+}
+
+#[test]
 fn huge_pages_that_are_not_there_are_a_fault() {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
     // SAFETY: the name is a valid C string.

@@ -17,6 +17,7 @@ const CONFIG: u32 = 7;
 const STATUS: u64 = 0x08;
 const INCARNATION: u64 = 0x18;
 const EVENT: u64 = 0x30;
+const CONTROL: u64 = 0x38;
 const COMMAND_ADDRESS: u64 = 0x40;
 const COMMAND_COOKIE: u64 = 0x48;
 const COMMAND: u64 = 0x4c;
@@ -73,6 +74,11 @@ impl Guest {
 
     fn set_register(&mut self, offset: u64, value: u64, len: usize) {
         self.client.region_write(REGISTERS, offset, &value.to_le_bytes()[..len]).unwrap();
+    }
+
+    /// Resets the function by its register.
+    pub fn reset(&mut self) {
+        self.set_register(CONTROL, 1, 4);
     }
 
     /// Whether another adaptor has this node's id, as the register says.

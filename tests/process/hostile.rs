@@ -81,6 +81,42 @@ fn a_client_that_takes_no_answers_and_closes_half_of_its_socket_costs_no_process
     drop(client(&place.socket(1)));
 }
 
+#[test]
+fn clients_that_are_turned_away_again_and_again_hold_up_no_load() {
+    let place = Place::new();
+    let mut node = place.start(1, &[], &["--peer", "2"]);
+    let mut guest = Guest::attach(&place.socket(1));
+    let end = Instant::now() + Duration::from_secs(2);
+    let flood = || while Instant::now() < end && UnixStream::connect(place.socket(1)).is_ok() {};
+    thread::scope(|scope| {
+        scope.spawn(flood);
+        scope.spawn(flood);
+        while Instant::now() < end {
+            let begin = Instant::now();
+            guest.register(0);
+            let waited = begin.elapsed();
+            assert!(waited < Duration::from_millis(500), "{waited:?}");
+        }
+    });
+    node.wait_for("turned away");
+    let lines = node.log().iter().filter(|line| line.contains("turned away")).count();
+    assert!(lines < 40, "{lines} lines");
+}
+
+#[test]
+fn a_guest_that_resets_again_and_again_does_not_fill_the_log() {
+    let place = Place::new();
+    let mut node = place.start(1, &[], &["--peer", "2"]);
+    let mut guest = Guest::attach(&place.socket(1));
+    let before = guest.incarnation();
+    for _ in 0..2000 {
+        guest.reset();
+    }
+    assert_ne!(guest.incarnation(), before);
+    node.wait_for("reset, now");
+    assert!(node.log().len() < 500, "{} lines", node.log().len());
+}
+
 /// Another node as far as its Join and its Hello go.
 struct Peer {
     stream: TcpStream,

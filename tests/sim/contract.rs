@@ -317,6 +317,18 @@ mod no_ghost_writes {
     }
 
     #[test]
+    fn a_lease_that_is_over_is_asked_for_at_once_however_short_it_was() {
+        let mut world = World::with_timing(1, 2, |_| Timing { lease: Duration::from_millis(5), ..TIMING });
+        for value in 1..10 {
+            let start = world.now;
+            put(&mut world, value, 0);
+            assert_eq!(world.check(A, B, 0), 0);
+            assert!(world.now.since(start) < Duration::from_millis(1), "{:?}", world.now.since(start));
+            world.run_for(Duration::from_millis(6));
+        }
+    }
+
+    #[test]
     fn requests_of_a_reset_node_are_not_executed_later() {
         let mut world = World::new(1, 2);
         world.faults = Faults { survive_cut: true, jitter: 5_000, ..Faults::NONE };

@@ -15,6 +15,7 @@ mod flat_memory;
 mod holding;
 mod network;
 mod oracle;
+mod packet_fuzz;
 mod routed;
 mod schedule;
 mod world;

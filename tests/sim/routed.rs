@@ -6,7 +6,7 @@ use assured_rdma::adaptor::address::NodeId;
 use assured_rdma::adaptor::status::Code;
 
 use crate::network::Station;
-use crate::world::{DEADLINE, EXPORTED, World};
+use crate::world::{DEADLINE, EXPORTED, TIMING, World};
 
 const A: NodeId = NodeId(1);
 const B: NodeId = NodeId(2);
@@ -21,7 +21,7 @@ fn write_code(word: u32) -> Code {
 
 /// Nodes A and B at router R, C at router S beside it.
 fn world() -> World {
-    World::with_routers(7, 3, 2, &[(A.into(), R), (B.into(), R), (C.into(), S), (R, S)])
+    World::with_routers(7, 3, 2, &[(A.into(), R), (B.into(), R), (C.into(), S), (R, S)], |_| TIMING)
 }
 
 fn put(world: &mut World, value: u64) {

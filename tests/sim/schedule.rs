@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use assured_rdma::adaptor::Region;
 use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::random::Random;
 
 use crate::network::{Faults, Station};
 use crate::oracle::Oracle;
-use crate::world::{DEADLINE, EXPORTED, World};
+use crate::world::{DEADLINE, EXPORTED, TIMING, World};
 
 const NODES: u8 = 3;
 const STEPS: usize = 120;
@@ -34,11 +35,19 @@ struct Sum {
 /// Runs the schedule of a seed; every broken promise panics.
 fn run(seed: u64, routed: bool) -> Sum {
     let mut random = Random::new(seed);
+    let timings: [fn(NodeId) -> Timing; 3] = [
+        |_| TIMING,
+        // Every node has a lease of its own.
+        |node| Timing { lease: Duration::from_millis([150, 20, 400][usize::from(node.0 - 1)]), ..TIMING },
+        |node| Timing { lease: Duration::from_millis([5, 300, 60][usize::from(node.0 - 1)]), ..TIMING },
+    ];
+    let timing = timings[(random.next() % 3) as usize];
     let (mut world, routers) = if routed {
         let routers = 1 + (random.next() % 3) as u8;
-        (World::with_routers(random.next(), NODES, routers, &topology(&mut random, routers)), routers)
+        let links = topology(&mut random, routers);
+        (World::with_routers(random.next(), NODES, routers, &links, timing), routers)
     } else {
-        (World::new(random.next(), NODES), 0)
+        (World::with_timing(random.next(), NODES, timing), 0)
     };
     world.faults = faults(&mut random);
     let mut schedule = Schedule { world, oracle: Oracle::default(), random, routers, resets: 0 };

@@ -73,15 +73,11 @@ impl World {
         let ids: Vec<NodeId> = (1..=count).map(NodeId).collect();
         let pairs = ids.iter().flat_map(|&a| ids.iter().filter(move |&&b| a < b).map(move |&b| (a, b)));
         let pairs: Vec<(Station, Station)> = pairs.map(|(a, b)| (a.into(), b.into())).collect();
-        Self::with_links(seed, count, 0, &pairs, timing)
+        Self::with_routers(seed, count, 0, &pairs, timing)
     }
 
     /// Nodes joined by `routers`, and these links only.
-    pub fn with_routers(seed: u64, count: u8, routers: u8, pairs: &[(Station, Station)]) -> Self {
-        Self::with_links(seed, count, routers, pairs, |_| TIMING)
-    }
-
-    fn with_links(
+    pub fn with_routers(
         seed: u64,
         count: u8,
         routers: u8,

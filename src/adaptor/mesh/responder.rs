@@ -131,6 +131,10 @@ impl Responder {
             // A stamp from the future would be a lease without end.
             let asked = Instant::from_nanos(progress.echo.0).min(now);
             self.lease_until = self.lease_until.max(asked.after(self.lease));
+            if self.lease_until > now {
+                // The question was answered; the next one need not wait.
+                self.ask_at = Instant::ZERO;
+            }
         }
     }
 
