@@ -8,7 +8,8 @@ LAB_ROOT=$LAB_DIR/root
 LAB_RECIPE=1
 LAB_PACKAGES=(make gcc libc6-dev kmod pahole busybox-static pciutils cpio)
 LAB_QEMU_PACKAGES=(qemu-system-x86)
-LAB_RUST_PACKAGES=(rustc cargo rustfmt rust-clippy)
+# With what the layers netns and fuzz take besides.
+LAB_RUST_PACKAGES=(rustc cargo rustfmt rust-clippy iproute2 g++)
 
 # QEMU before this version has no usable vfio-user client.
 QEMU_MINIMUM=10.1.1

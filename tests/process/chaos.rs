@@ -6,122 +6,12 @@
 use std::time::{Duration, Instant};
 
 use assured_rdma::adaptor::random::Random;
-use assured_rdma::adaptor::status::{Class, Code};
 
+use super::BUFFER;
 use super::guest::{Guest, READ, WRITE};
+use super::judge::{Judge, WINDOW, seconds};
 use super::node::{Node, Place};
 use super::proxy::{Mode, Proxy};
-use super::{BUFFER, QEMU_PATIENCE};
-
-const WINDOW: u64 = 0x8_0000;
-const SLOT: u64 = 8;
-
-/// A store whose outcome was reported, and what its place held at that moment.
-struct Reported {
-    slot: u64,
-    held: [u8; 8],
-}
-
-/// Stores, checks, and judges.
-struct Judge {
-    near: Guest,
-    far: Guest,
-    window: u64,
-    next_slot: u64,
-    value: u64,
-    failed: Vec<Reported>,
-    random: Random,
-    counts: Counts,
-}
-
-#[derive(Debug, Default)]
-struct Counts {
-    stores: u64,
-    ok: u64,
-    not_executed: u64,
-    unknown: u64,
-    longest: Duration,
-}
-
-impl Judge {
-    fn slots(&self) -> u64 {
-        WINDOW / SLOT
-    }
-
-    /// One to sixteen stores into one block, and one check of it.
-    fn round(&mut self) {
-        let count = 1 + self.random.next() % 16;
-        // A block has its stores checked once, so that its code is about these.
-        self.next_slot = self.next_slot.next_multiple_of(4096 / SLOT);
-        if self.next_slot + count > self.slots() {
-            self.verdict();
-            self.next_slot = 0;
-        }
-        let first = self.next_slot;
-        let mut stored = Vec::new();
-        for slot in first..first + count {
-            self.value += 1;
-            let before = self.held(slot);
-            self.timed(|judge| judge.near.store(2, judge.window + slot * SLOT, &judge.value.to_le_bytes()));
-            stored.push((slot, self.value, before));
-        }
-        self.next_slot = first + count;
-        let word = self.timed(|judge| judge.near.check(2, judge.window + first * SLOT));
-        let code = Code::from_bits(word as u8).expect("a known code");
-        self.counts.stores += count;
-        match code.class() {
-            Class::Ok => self.counts.ok += 1,
-            Class::Retry | Class::Permanent => self.counts.not_executed += 1,
-            Class::Unknown => self.counts.unknown += 1,
-        }
-        let executed =
-            |judge: &Self, (slot, value, _): &(u64, u64, [u8; 8])| judge.held(*slot) == value.to_le_bytes();
-        match code.class() {
-            Class::Ok => {
-                for store in &stored {
-                    assert!(executed(self, store), "no false OK: slot {}", store.0);
-                }
-            }
-            Class::Retry | Class::Permanent => {
-                assert!(!stored.iter().all(|store| executed(self, store)), "{code}: but all were executed");
-            }
-            Class::Unknown => {}
-        }
-        if !code.is_ok() {
-            for (slot, value, before) in stored {
-                let held = self.held(slot);
-                assert!(held == value.to_le_bytes() || held == before, "a store is whole or not there");
-                self.failed.push(Reported { slot, held });
-            }
-        }
-    }
-
-    fn held(&self, slot: u64) -> [u8; 8] {
-        self.far.memory(BUFFER + slot * SLOT)
-    }
-
-    fn timed<T>(&mut self, access: impl FnOnce(&mut Self) -> T) -> T {
-        let begin = Instant::now();
-        let result = access(self);
-        let took = begin.elapsed();
-        assert!(took < QEMU_PATIENCE, "bounded: an access took {took:?}");
-        self.counts.longest = self.counts.longest.max(took);
-        result
-    }
-
-    /// Nothing of what was reported may have been executed after its report.
-    fn verdict(&mut self) {
-        for Reported { slot, held } in std::mem::take(&mut self.failed) {
-            assert_eq!(self.held(slot), held, "no ghost writes: slot {slot}");
-        }
-    }
-}
-
-fn seconds() -> Duration {
-    Duration::from_secs(
-        std::env::var("CHAOS_SECONDS").map_or(8, |n| n.parse().expect("CHAOS_SECONDS is a number")),
-    )
-}
 
 /// Node 1 dials node 2 by a proxy.
 struct Stage {
@@ -139,16 +29,7 @@ impl Stage {
         let mut one = place.start(1, &[], &["--peer", &format!("2={}", proxy.address())]);
         let mut near = Guest::attach(&place.socket(1));
         let (far, window) = Self::far(&place, &mut one, &mut near);
-        let judge = Judge {
-            near,
-            far,
-            window,
-            next_slot: 0,
-            value: 0,
-            failed: Vec::new(),
-            random: Random::new(7),
-            counts: Counts::default(),
-        };
+        let judge = Judge::new(near, far, window);
         (Self { place, proxy, one, two: Some(two) }, judge)
     }
 
@@ -168,15 +49,7 @@ impl Stage {
     /// When all is well again, stores arrive.
     fn heal(&mut self, judge: &mut Judge) {
         self.proxy.set(Mode::Pass);
-        judge.near.wait_for_node(2, true);
-        let before = judge.counts.ok;
-        let begin = Instant::now();
-        while judge.counts.ok == before {
-            assert!(begin.elapsed() < super::node::PATIENCE, "stores arrive again");
-            judge.round();
-        }
-        judge.verdict();
-        println!("{:?}", judge.counts);
+        judge.recover();
     }
 }
 
@@ -248,8 +121,8 @@ fn a_node_that_is_killed_and_started_again_and_again() {
         }
         judge.verdict();
         stage.two = Some(stage.place.start(2, &[], &["--peer", "1"]));
-        (judge.far, judge.window) = Stage::far(&stage.place, &mut stage.one, &mut judge.near);
-        judge.next_slot = 0;
+        let (far, window) = Stage::far(&stage.place, &mut stage.one, &mut judge.near);
+        judge.replace_far(far, window);
         kills += 1;
     }
     println!("{kills} kills");

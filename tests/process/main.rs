@@ -6,6 +6,7 @@
 mod chaos;
 mod guest;
 mod hostile;
+mod judge;
 mod links;
 mod node;
 mod proxy;

@@ -14,22 +14,31 @@ use tempfile::TempDir;
 /// Longer than anything here takes on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A directory and loopback addresses that no other test has: 127.RUN.TEST.node.
+/// A directory, and addresses of nodes.
 pub struct Place {
     directory: TempDir,
-    test: u8,
+    /// The first three parts of every address.
+    network: [u8; 3],
+    port: u16,
 }
 
 impl Place {
+    /// With loopback addresses that no other test has: 127.RUN.TEST.node.
     pub fn new() -> Self {
         static TESTS: AtomicU8 = AtomicU8::new(1);
         let test = TESTS.fetch_add(1, Ordering::Relaxed);
-        Self { directory: tempfile::tempdir().unwrap(), test }
+        let run = std::process::id().to_le_bytes();
+        Self::in_network([127, 1 + (run[0] & 63), test], 20_000 + u16::from(run[1]))
+    }
+
+    /// With addresses in this network, of which `node` has the one that ends with its number.
+    pub fn in_network(network: [u8; 3], port: u16) -> Self {
+        Self { directory: tempfile::tempdir().unwrap(), network, port }
     }
 
     pub fn address(&self, node: u8) -> SocketAddr {
-        let run = std::process::id().to_le_bytes();
-        SocketAddr::from(([127, 1 + (run[0] & 63), self.test, node], 20_000 + u16::from(run[1])))
+        let [a, b, c] = self.network;
+        SocketAddr::from(([a, b, c, node], self.port))
     }
 
     /// How many connections there are between these nodes.

@@ -15,6 +15,9 @@ mod session;
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects)]
 mod packet_tests;
+#[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
+mod stalled_tests;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
