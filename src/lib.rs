@@ -5,6 +5,7 @@
 //! the same offset, says from local knowledge whether these were really done.
 
 pub mod adaptor;
+pub mod certs;
 pub mod config;
 pub mod event_loop;
 pub mod net;

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 
+use assured_rdma::certs;
 use assured_rdma::config::{Config, RawConfig, RawRouterConfig, RouterConfig, read_file};
+use assured_rdma::net::{Credentials, Identity, TlsFiles};
 use assured_rdma::{node, router_process};
 
 /// Exit status where what the user asked for makes no sense; 1 is for what went wrong in doing it.
@@ -24,9 +26,26 @@ struct CommandLine {
 #[derive(Subcommand)]
 enum Command {
     /// Run a node's adaptor: a PCI device for one guest, joined with those of other nodes
-    Adaptor(AdaptorArgs),
+    Adaptor(Box<AdaptorArgs>),
     /// Run a router: joins adaptors and other routers, which then need no list of each other
-    Router(RouterArgs),
+    Router(Box<RouterArgs>),
+    /// Make a private authority, and certificates for the nodes and routers of a mesh
+    Certs(CertsArgs),
+}
+
+#[derive(Args)]
+struct CertsArgs {
+    /// Directory for the files; one with an authority in it gets certificates of that authority
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+
+    /// The nodes, such as 1-8 or 1,3,5-7
+    #[arg(long, value_name = "IDS")]
+    nodes: certs::Nodes,
+
+    /// Make certificates anew that are there already; the authority stays
+    #[arg(long)]
+    force: bool,
 }
 
 /// Where the configuration comes from, and whether it is all that is wanted.
@@ -81,8 +100,9 @@ fn main() -> ExitCode {
         Err(status) => return status,
     };
     let result = match command {
-        Command::Adaptor(args) => adaptor(args),
-        Command::Router(args) => router(args),
+        Command::Adaptor(args) => adaptor(*args),
+        Command::Router(args) => router(*args),
+        Command::Certs(args) => make_certs(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -99,12 +119,13 @@ fn adaptor(args: AdaptorArgs) -> Result<(), Failure> {
         raw = raw.or(read_file(&path).map_err(|error| Failure::usage(&error))?);
     }
     let config = Config::new(&raw).map_err(|error| Failure::usage(&error))?;
+    let credentials = load_credentials(config.tls.as_ref(), Identity::Node(config.node))?;
     if args.source.print_config {
         print!("{}", config.to_toml());
         return Ok(());
     }
     begin_to_log();
-    node::run(&config).map_err(|error| Failure::running(&error))
+    node::run(&config, credentials).map_err(|error| Failure::running(&error))
 }
 
 fn router(args: RouterArgs) -> Result<(), Failure> {
@@ -113,17 +134,33 @@ fn router(args: RouterArgs) -> Result<(), Failure> {
         raw = raw.or(read_file(&path).map_err(|error| Failure::usage(&error))?);
     }
     let config = RouterConfig::new(&raw).map_err(|error| Failure::usage(&error))?;
+    let credentials = load_credentials(config.tls.as_ref(), Identity::Router)?;
     if args.source.print_config {
         print!("{}", config.to_toml());
         return Ok(());
     }
     begin_to_log();
-    router_process::run(&config).map_err(|error| Failure::running(&error))
+    router_process::run(&config, credentials).map_err(|error| Failure::running(&error))
+}
+
+fn load_credentials(files: Option<&TlsFiles>, own: Identity) -> Result<Option<Credentials>, Failure> {
+    let credentials = files.map(|files| Credentials::load(files, own)).transpose();
+    credentials.map_err(|error| Failure::usage(&error))
 }
 
 fn begin_to_log() {
     let filter = env_logger::Env::default().default_filter_or("info");
     env_logger::Builder::from_env(filter).format_target(false).init();
+}
+
+fn make_certs(args: &CertsArgs) -> Result<(), Failure> {
+    let made = certs::make(&args.directory, &args.nodes, args.force);
+    let made = made.map_err(|error| match error {
+        certs::CertsError::Exists { .. } => Failure::usage(&error),
+        _ => Failure::running(&error),
+    })?;
+    print!("{made}");
+    Ok(())
 }
 
 /// Takes the command line apart. Asked for help or the version, it prints that; what makes no sense gets one line.

@@ -11,7 +11,7 @@ use crate::adaptor::mesh::packet::Incarnation;
 use crate::adaptor::random::Random;
 use crate::config::RouterConfig;
 use crate::event_loop::{EventLoop, Service};
-use crate::net::{self, Company, LinkEvent, Links};
+use crate::net::{self, Company, Credentials, LinkEvent, Links};
 use crate::poller::{Report, Token};
 use crate::router::{Router, RouterEvent, Settings};
 
@@ -34,13 +34,13 @@ struct RouterProcess {
     links: Links,
 }
 
-/// Runs a router until the process is told to stop.
+/// Runs a router until the process is told to stop. With `credentials`, the links use TLS.
 ///
 /// # Errors
 /// Where its port is not to be had, or the system refuses.
-pub fn run(config: &RouterConfig) -> Result<(), RunError> {
+pub fn run(config: &RouterConfig, credentials: Option<Credentials>) -> Result<(), RunError> {
     let event_loop = EventLoop::new(config.poll)?;
-    let mut process = RouterProcess::start(config, &event_loop)?;
+    let mut process = RouterProcess::start(config, credentials, &event_loop)?;
     event_loop.run(&mut process)?;
     let router = &process.router;
     log::info!("{:?}, {} bytes waiting", router.counters(), router.buffered());
@@ -48,9 +48,16 @@ pub fn run(config: &RouterConfig) -> Result<(), RunError> {
 }
 
 impl RouterProcess {
-    fn start(config: &RouterConfig, event_loop: &EventLoop) -> Result<Self, RunError> {
+    fn start(
+        config: &RouterConfig,
+        credentials: Option<Credentials>,
+        event_loop: &EventLoop,
+    ) -> Result<Self, RunError> {
         let seed = getrandom::u64().map_err(io::Error::from)?;
         let incarnation = Incarnation(Random::new(seed).next_nonzero());
+        for warning in credentials.iter().flat_map(Credentials::warnings) {
+            log::warn!("{warning}");
+        }
         let settings = net::Settings {
             own: Neighbour { identity: Identity::Router, incarnation },
             listen: Some(config.listen),
@@ -58,6 +65,7 @@ impl RouterProcess {
             routers: config.routers.clone(),
             keepalive: config.keepalive,
             congestion: config.congestion.clone(),
+            credentials,
             seed: !seed,
         };
         let links = Links::new(event_loop.clock().now(), event_loop.poller(), settings, LINKS)?;
@@ -65,7 +73,8 @@ impl RouterProcess {
         let router = Router::new(Settings { incarnation, buffer: config.buffer, patience });
         let routers: Vec<_> = config.routers.iter().map(ToString::to_string).collect();
         let routers = if routers.is_empty() { "none".to_owned() } else { routers.join(", ") };
-        log::info!("router: listening on {}, routers: {routers}", config.listen);
+        let transport = if config.tls.is_some() { "TLS" } else { "plain TCP" };
+        log::info!("router: listening on {}, routers: {routers}; links are {transport}", config.listen);
         Ok(Self { router, links })
     }
 

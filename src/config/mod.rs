@@ -16,7 +16,8 @@ use thiserror::Error;
 
 use crate::adaptor::address::{Geometry, GeometryError, NodeId};
 
-pub use raw::{RawConfig, Text, read_file};
+use crate::net::TlsFiles;
+pub use raw::{RawConfig, RawTls, Text, read_file};
 pub use router::{RawRouterConfig, RouterConfig};
 
 /// The longest deadline: QEMU gives up after 5 s, and a reply after that would kill the device.
@@ -57,6 +58,8 @@ pub struct Config {
     pub congestion: Option<String>,
     /// Whether plain TCP beyond this host is accepted.
     pub allow_plaintext: bool,
+    /// Where the certificate, the key and the authority for TLS are, where it is used.
+    pub tls: Option<TlsFiles>,
 }
 
 /// What is wrong with a configuration; its text begins with the key.
@@ -150,7 +153,7 @@ pub enum ConfigError {
     },
     /// Plain TCP beyond this host.
     #[error(
-        "{key}: {address} is not a loopback address, and traffic would be neither encrypted nor authenticated; give --allow-plaintext where you trust the network"
+        "{key}: {address} is not a loopback address, and traffic would be neither encrypted nor authenticated; give --tls-cert, --tls-key and --tls-ca, or --allow-plaintext where you trust the network"
     )]
     Plaintext {
         /// The key.
@@ -158,6 +161,12 @@ pub enum ConfigError {
         /// The address.
         address: SocketAddr,
     },
+    /// TLS needs three files.
+    #[error("{0}: missing; TLS takes tls-cert, tls-key and tls-ca together")]
+    TlsIncomplete(&'static str),
+    /// Two keys that exclude each other.
+    #[error("allow-plaintext: with tls-cert there is no plaintext; give one of the two")]
+    PlaintextAndTls,
     /// The path does not fit into a socket's address.
     #[error("socket-path: {length} bytes are too long for a socket's path; at most {MAX_SOCKET_PATH}")]
     SocketPathTooLong {
@@ -198,12 +207,14 @@ impl Config {
             return Err(ConfigError::NodeBeyondSpace { key: "node-id", node, nodes: geometry.nodes() });
         }
         let allow_plaintext = raw.allow_plaintext.unwrap_or(false);
+        let tls = raw.tls.files()?;
+        let any_address = any_address(allow_plaintext, tls.as_ref())?;
         let listen = raw.listen.as_ref().map(|text| parse_address("listen", &text.0)).transpose()?;
         if let Some(address) = listen {
-            check_plaintext("listen", address, allow_plaintext)?;
+            check_plaintext("listen", address, any_address)?;
         }
-        let peers = peers(raw, node, geometry, listen.is_some(), allow_plaintext)?;
-        let routers = routers(&raw.router, allow_plaintext)?;
+        let peers = peers(raw, node, geometry, listen.is_some(), any_address)?;
+        let routers = routers(&raw.router, any_address)?;
 
         let millis = Duration::from_millis;
         let deadline = duration("deadline", raw.deadline.as_ref(), millis(500), millis(1), MAX_DEADLINE)?;
@@ -230,6 +241,7 @@ impl Config {
             poll,
             congestion,
             allow_plaintext,
+            tls,
         })
     }
 
@@ -259,8 +271,9 @@ impl Config {
             poll: time(self.poll),
             congestion: self.congestion.clone().map(Text),
             allow_plaintext: Some(self.allow_plaintext),
+            tls: self.tls.as_ref().map(RawTls::from).unwrap_or_default(),
         };
-        // Strings, booleans and a list of strings always have a TOML form.
+        // Strings, booleans, a list and a table of strings always have a TOML form.
         toml::to_string(&raw).unwrap_or_default()
     }
 }
@@ -348,7 +361,7 @@ fn peers(
     own: NodeId,
     geometry: Geometry,
     listening: bool,
-    allow_plaintext: bool,
+    any_address: bool,
 ) -> Result<BTreeMap<NodeId, Option<SocketAddr>>, ConfigError> {
     let mut peers = BTreeMap::new();
     for Text(text) in &raw.peer {
@@ -364,7 +377,7 @@ fn peers(
             return Err(ConfigError::PeerIsSelf(node));
         }
         match address {
-            Some(address) => check_dialable("peer", address, allow_plaintext)?,
+            Some(address) => check_dialable("peer", address, any_address)?,
             None if !listening => return Err(ConfigError::PeerUnreachable(node)),
             None => {}
         }
@@ -375,11 +388,19 @@ fn peers(
     Ok(peers)
 }
 
-fn routers(texts: &[Text], allow_plaintext: bool) -> Result<Vec<SocketAddr>, ConfigError> {
+/// Whether links may go beyond this host.
+fn any_address(allow_plaintext: bool, tls: Option<&TlsFiles>) -> Result<bool, ConfigError> {
+    if allow_plaintext && tls.is_some() {
+        return Err(ConfigError::PlaintextAndTls);
+    }
+    Ok(allow_plaintext || tls.is_some())
+}
+
+fn routers(texts: &[Text], any_address: bool) -> Result<Vec<SocketAddr>, ConfigError> {
     let mut routers = Vec::new();
     for Text(text) in texts {
         let address = parse_address("router", text)?;
-        check_dialable("router", address, allow_plaintext)?;
+        check_dialable("router", address, any_address)?;
         if routers.contains(&address) {
             return Err(ConfigError::RouterTwice(address));
         }

@@ -4,7 +4,7 @@
 //! with its key, by [`Config::new`](super::Config::new).
 
 use std::convert::Infallible;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::ConfigError;
+use crate::net::TlsFiles;
 
 /// A value as it was written. A TOML file may give a string or a whole number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -110,6 +111,67 @@ pub struct RawConfig {
     /// Allow plain TCP to and from other hosts, for a network that you trust
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub allow_plaintext: Option<bool>,
+
+    /// TLS on all links; last, as a table has to be in a TOML file.
+    #[command(flatten)]
+    #[serde(skip_serializing_if = "RawTls::is_empty")]
+    pub tls: RawTls,
+}
+
+/// The files for TLS as written: all of them or none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct RawTls {
+    /// PEM file with this node's certificate; switches TLS on for all links
+    #[arg(long = "tls-cert", value_name = "FILE")]
+    pub cert: Option<Text>,
+
+    /// PEM file with the private key of the certificate
+    #[arg(long = "tls-key", value_name = "FILE")]
+    pub key: Option<Text>,
+
+    /// PEM file with the authority that signs the certificates of the mesh
+    #[arg(long = "tls-ca", value_name = "FILE")]
+    pub ca: Option<Text>,
+}
+
+impl RawTls {
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// These files, and `file`'s where these say nothing.
+    #[must_use]
+    pub fn or(self, file: Self) -> Self {
+        Self { cert: self.cert.or(file.cert), key: self.key.or(file.key), ca: self.ca.or(file.ca) }
+    }
+
+    /// The files, where TLS is to be used.
+    ///
+    /// # Errors
+    /// Where some are given and others not.
+    pub fn files(&self) -> Result<Option<TlsFiles>, ConfigError> {
+        if self.is_empty() {
+            return Ok(None);
+        }
+        let path = |key, text: &Option<Text>| match text {
+            Some(Text(text)) if !text.is_empty() => Ok(PathBuf::from(text)),
+            _ => Err(ConfigError::TlsIncomplete(key)),
+        };
+        Ok(Some(TlsFiles {
+            cert: path("tls-cert", &self.cert)?,
+            key: path("tls-key", &self.key)?,
+            ca: path("tls-ca", &self.ca)?,
+        }))
+    }
+}
+
+impl From<&TlsFiles> for RawTls {
+    fn from(files: &TlsFiles) -> Self {
+        let text = |path: &Path| Some(Text(path.display().to_string()));
+        Self { cert: text(&files.cert), key: text(&files.key), ca: text(&files.ca) }
+    }
 }
 
 impl RawConfig {
@@ -131,6 +193,7 @@ impl RawConfig {
             poll: self.poll.or(file.poll),
             congestion: self.congestion.or(file.congestion),
             allow_plaintext: self.allow_plaintext.or(file.allow_plaintext),
+            tls: self.tls.or(file.tls),
         }
     }
 }

@@ -6,8 +6,11 @@ use std::net::SocketAddr;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+use crate::net::TlsFiles;
+
 use super::{
-    ConfigError, Text, check_plaintext, keepalive, parse_address, parse_congestion, poll, routers, units,
+    ConfigError, RawTls, Text, any_address, check_plaintext, keepalive, parse_address, parse_congestion,
+    poll, routers, units,
 };
 
 /// The least memory for queues: less holds no window of a flow.
@@ -45,6 +48,11 @@ pub struct RawRouterConfig {
     /// Allow plain TCP to and from other hosts, for a network that you trust
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub allow_plaintext: Option<bool>,
+
+    /// TLS on all links; last, as a table has to be in a TOML file.
+    #[command(flatten)]
+    #[serde(skip_serializing_if = "RawTls::is_empty")]
+    pub tls: RawTls,
 }
 
 impl RawRouterConfig {
@@ -59,6 +67,7 @@ impl RawRouterConfig {
             poll: self.poll.or(file.poll),
             congestion: self.congestion.or(file.congestion),
             allow_plaintext: self.allow_plaintext.or(file.allow_plaintext),
+            tls: self.tls.or(file.tls),
         }
     }
 }
@@ -80,6 +89,8 @@ pub struct RouterConfig {
     pub congestion: Option<String>,
     /// Whether plain TCP beyond this host is accepted.
     pub allow_plaintext: bool,
+    /// Where the certificate, the key and the authority for TLS are, where it is used.
+    pub tls: Option<TlsFiles>,
 }
 
 impl RouterConfig {
@@ -91,8 +102,10 @@ impl RouterConfig {
         let allow_plaintext = raw.allow_plaintext.unwrap_or(false);
         let listen = raw.listen.as_ref().ok_or(ConfigError::Missing("listen"))?;
         let listen = parse_address("listen", &listen.0)?;
-        check_plaintext("listen", listen, allow_plaintext)?;
-        let routers = routers(&raw.router, allow_plaintext)?;
+        let tls = raw.tls.files()?;
+        let any_address = any_address(allow_plaintext, tls.as_ref())?;
+        check_plaintext("listen", listen, any_address)?;
+        let routers = routers(&raw.router, any_address)?;
         if routers.contains(&listen) {
             return Err(ConfigError::RouterIsSelf(listen));
         }
@@ -104,6 +117,7 @@ impl RouterConfig {
             poll: poll(raw.poll.as_ref())?,
             congestion: raw.congestion.as_ref().map(parse_congestion).transpose()?,
             allow_plaintext,
+            tls,
         })
     }
 
@@ -118,8 +132,9 @@ impl RouterConfig {
             poll: time(self.poll),
             congestion: self.congestion.clone().map(Text),
             allow_plaintext: Some(self.allow_plaintext),
+            tls: self.tls.as_ref().map(RawTls::from).unwrap_or_default(),
         };
-        // Strings, booleans and a list of strings always have a TOML form.
+        // Strings, booleans, a list and a table of strings always have a TOML form.
         toml::to_string(&raw).unwrap_or_default()
     }
 }

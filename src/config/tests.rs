@@ -44,6 +44,7 @@ fn good_values_are_taken() {
         "deadline = '4s'",
         "gather = '0s'\npoll = 0",
         "congestion = 'cubic'",
+        "listen = '0.0.0.0:7471'\npeer = ['2=192.168.1.2:7472']\n[tls]\ncert = 'a'\nkey = 'b'\nca = 'c'",
     ] {
         changed(change).unwrap_or_else(|error| panic!("{change}: {error}"));
     }
@@ -69,11 +70,11 @@ fn each_bad_value_gives_its_line() {
         ),
         (
             "listen = '0.0.0.0:7471'",
-            "listen: 0.0.0.0:7471 is not a loopback address, and traffic would be neither encrypted nor authenticated; give --allow-plaintext where you trust the network",
+            "listen: 0.0.0.0:7471 is not a loopback address, and traffic would be neither encrypted nor authenticated; give --tls-cert, --tls-key and --tls-ca, or --allow-plaintext where you trust the network",
         ),
         (
             "peer = ['2=[2001:db8::1]:7471']",
-            "peer: [2001:db8::1]:7471 is not a loopback address, and traffic would be neither encrypted nor authenticated; give --allow-plaintext where you trust the network",
+            "peer: [2001:db8::1]:7471 is not a loopback address, and traffic would be neither encrypted nor authenticated; give --tls-cert, --tls-key and --tls-ca, or --allow-plaintext where you trust the network",
         ),
         ("peer = [1]", "peer: node id 1 is this node itself"),
         ("peer = [2, '2=127.0.0.1:1']", "peer: node id 2 is given twice"),
@@ -93,7 +94,7 @@ fn each_bad_value_gives_its_line() {
         ),
         (
             "router = ['192.0.2.1:7400']",
-            "router: 192.0.2.1:7400 is not a loopback address, and traffic would be neither encrypted nor authenticated; give --allow-plaintext where you trust the network",
+            "router: 192.0.2.1:7400 is not a loopback address, and traffic would be neither encrypted nor authenticated; give --tls-cert, --tls-key and --tls-ca, or --allow-plaintext where you trust the network",
         ),
         ("nodes = 3", "nodes: the number of nodes must be a power of two from 2 to 256"),
         ("nodes = 512", "nodes: the number of nodes must be a power of two from 2 to 256"),
@@ -115,6 +116,16 @@ fn each_bad_value_gives_its_line() {
             "gather: 15ms must be shorter than the deadline less lease of 15ms",
         ),
         ("poll = '2s'", "poll: 2s is not between 0s and 1s"),
+        ("[tls]\ncert = 'a'", "tls-key: missing; TLS takes tls-cert, tls-key and tls-ca together"),
+        ("[tls]\nca = 'a'\nkey = 'b'", "tls-cert: missing; TLS takes tls-cert, tls-key and tls-ca together"),
+        (
+            "[tls]\ncert = 'a'\nkey = 'b'\nca = ''",
+            "tls-ca: missing; TLS takes tls-cert, tls-key and tls-ca together",
+        ),
+        (
+            "allow-plaintext = true\n[tls]\ncert = 'a'\nkey = 'b'\nca = 'c'",
+            "allow-plaintext: with tls-cert there is no plaintext; give one of the two",
+        ),
         ("congestion = ''", "congestion: '' is not the name of a congestion control such as cubic"),
         ("congestion = 'a b'", "congestion: 'a b' is not the name of a congestion control such as cubic"),
     ] {
@@ -157,6 +168,7 @@ fn printed_configuration_reads_back_the_same() {
         "",
         "router = ['127.0.0.1:7400', '[::1]:7400']",
         "listen = '[::1]:7471'\ncongestion = 'cubic'\nwindow-size = '1G'\nallow-plaintext = true",
+        "[tls]\ncert = 'node-1.pem'\nkey = '/etc/node 1.key'\nca = 'ca.pem'",
     ] {
         let config = changed(change).unwrap();
         assert_eq!(Config::new(&raw(&config.to_toml())).unwrap(), config);
@@ -186,7 +198,7 @@ fn routers_are_configured_in_the_same_way() {
         ),
         (
             "listen = '0.0.0.0:7400'",
-            "listen: 0.0.0.0:7400 is not a loopback address, and traffic would be neither encrypted nor authenticated; give --allow-plaintext where you trust the network",
+            "listen: 0.0.0.0:7400 is not a loopback address, and traffic would be neither encrypted nor authenticated; give --tls-cert, --tls-key and --tls-ca, or --allow-plaintext where you trust the network",
         ),
     ] {
         assert_eq!(config(toml).unwrap_err().to_string(), line, "for {toml}");
@@ -206,6 +218,7 @@ fn file_errors_name_file_and_line() {
         ),
         ("\n\nnode-id 1\n", "line 3: "),
         ("peer = 2\n", "line 1: invalid type: integer `2`, expected a sequence"),
+        ("[tls]\ncrt = 'a'\n", "line 2: unknown field `crt`, expected one of"),
         ("allow-plaintext = 'yes'\n", "line 1: invalid type: string \"yes\", expected a boolean"),
     ] {
         std::fs::write(&path, text).unwrap();

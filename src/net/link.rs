@@ -3,9 +3,11 @@
 //! Both are bounded: what is to be sent is taken from the core only while the last chunk has gone out, and
 //! a read brings at most one chunk more than the packet that is being put together.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{Shutdown, TcpStream};
 
+use super::identity::Identity;
+use super::transport::{Transport, is_transient};
 use crate::adaptor::mesh::framing::{Frame, FrameError, Framer};
 use crate::poller::{Interest, Poller, Token};
 
@@ -15,8 +17,11 @@ pub const CHUNK: usize = 64 << 10;
 /// A connection, registered with the poller for as long as it lives.
 #[derive(Debug)]
 pub struct Connection {
-    stream: TcpStream,
+    transport: Transport,
     token: Token,
+    /// What its owner waits for.
+    wanted: Interest,
+    /// What the poller was told.
     interest: Interest,
     framer: Framer,
     out: Vec<u8>,
@@ -27,46 +32,56 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Registers `stream`.
+    /// Registers the socket.
     ///
     /// # Errors
     /// As [`Poller::add`].
-    pub fn new(stream: TcpStream, poller: &Poller, token: Token, interest: Interest) -> io::Result<Self> {
-        poller.add(&stream, token, interest)?;
+    pub fn new(transport: Transport, poller: &Poller, token: Token, wanted: Interest) -> io::Result<Self> {
+        let interest = transport.interest(wanted);
+        poller.add(transport.stream(), token, interest)?;
         let (framer, out) = (Framer::default(), Vec::new());
-        Ok(Self { stream, token, interest, framer, out, sent: 0, blocked: false })
+        Ok(Self { transport, token, wanted, interest, framer, out, sent: 0, blocked: false })
     }
 
     /// The socket.
     pub fn stream(&self) -> &TcpStream {
-        &self.stream
+        self.transport.stream()
+    }
+
+    /// Whether packets can be sent; until then, and as long as the connection is not anybody's link, [`Connection::receive`]
+    /// drives the TLS handshake.
+    pub fn is_ready(&self) -> bool {
+        self.transport.is_ready()
+    }
+
+    /// Who the other side has proven to be; `None` without TLS.
+    pub fn identity(&self) -> Option<Identity> {
+        self.transport.identity()
     }
 
     /// Chooses what is reported about the connection.
     ///
     /// # Errors
     /// As [`Poller::modify`].
-    pub fn set_interest(&mut self, poller: &Poller, interest: Interest) -> io::Result<()> {
+    pub fn set_interest(&mut self, poller: &Poller, wanted: Interest) -> io::Result<()> {
+        self.wanted = wanted;
+        let interest = self.transport.interest(wanted);
         if self.interest != interest {
-            poller.modify(&self.stream, self.token, interest)?;
+            poller.modify(self.transport.stream(), self.token, interest)?;
             self.interest = interest;
         }
         Ok(())
     }
 
-    /// Reads once, at most as much as `scratch` holds. `Ok(0)` is the end of the stream, `None` that there is nothing now.
+    /// Reads once into `scratch`, without TLS at most `most` bytes. `Ok(Some(0))` is the end of the stream, `None` that nothing came for the mesh.
     ///
     /// # Errors
-    /// As the socket gives them.
-    pub fn receive(&mut self, scratch: &mut [u8]) -> io::Result<Option<usize>> {
-        match self.stream.read(scratch) {
-            Ok(len) => {
-                self.framer.push(scratch.get(..len).unwrap_or_default());
-                Ok(Some(len))
-            }
-            Err(error) if is_transient(&error) => Ok(None),
-            Err(error) => Err(error),
-        }
+    /// As [`Transport::receive`] and [`Poller::modify`].
+    pub fn receive(&mut self, poller: &Poller, scratch: &mut [u8], most: usize) -> io::Result<Option<usize>> {
+        let framer = &mut self.framer;
+        let received = self.transport.receive(scratch, most, |bytes| framer.push(bytes))?;
+        self.set_interest(poller, self.wanted)?;
+        Ok(received)
     }
 
     /// Nothing will be sent any more.
@@ -74,7 +89,7 @@ impl Connection {
     /// # Errors
     /// As the socket gives them.
     pub fn finish(&self) -> io::Result<()> {
-        self.stream.shutdown(Shutdown::Write)
+        self.stream().shutdown(Shutdown::Write)
     }
 
     /// Bytes received that do not make a packet yet.
@@ -111,7 +126,7 @@ impl Connection {
                 break;
             }
             while self.out.len() < CHUNK && next(&mut self.out) {}
-            if self.out.is_empty() {
+            if self.out.is_empty() && self.transport.flush()? {
                 break;
             }
             self.blocked = !self.write_out()?;
@@ -126,7 +141,7 @@ impl Connection {
         while let Some(rest) = self.out.get(self.sent..)
             && !rest.is_empty()
         {
-            match self.stream.write(rest) {
+            match self.transport.write(rest) {
                 Ok(len) => self.sent = self.sent.saturating_add(len),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_transient(&error) => return Ok(false),
@@ -135,11 +150,6 @@ impl Connection {
         }
         self.out.clear();
         self.sent = 0;
-        Ok(true)
+        self.transport.flush()
     }
-}
-
-/// Whether the same call may succeed later.
-fn is_transient(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -85,21 +85,51 @@ impl Listener {
     }
 }
 
-/// Lets one line through in a second and counts the others.
+/// How often a line is let through, and how often one that is the same as the last.
+const LINE_PAUSE: Duration = Duration::from_secs(1);
+const SAME_LINE_PAUSE: Duration = Duration::from_secs(60);
+
+/// Lets one line through in a second, the same one again in a minute, and counts the others.
 #[derive(Debug, Default)]
 pub struct RateLimit {
-    next: Instant,
+    last: Option<(Instant, String)>,
     withheld: u64,
 }
 
 impl RateLimit {
     /// How many lines were withheld since the last, or `None` where this one is to be withheld too.
-    pub fn admit(&mut self, now: Instant) -> Option<u64> {
-        if now < self.next {
-            self.withheld = self.withheld.saturating_add(1);
-            return None;
+    pub fn admit(&mut self, now: Instant, line: &str) -> Option<u64> {
+        if let Some((at, last)) = &self.last {
+            let pause = if last == line { SAME_LINE_PAUSE } else { LINE_PAUSE };
+            if now.since(*at) < pause {
+                self.withheld = self.withheld.saturating_add(1);
+                return None;
+            }
         }
-        self.next = now.after(Duration::from_secs(1));
+        self.last = Some((now, line.to_owned()));
         Some(core::mem::take(&mut self.withheld))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_comes_once_a_second_and_the_same_once_a_minute() {
+        let mut limit = RateLimit::default();
+        let mut at = |millis, line| limit.admit(Instant::ZERO.after(Duration::from_millis(millis)), line);
+        for (millis, line, admitted) in [
+            (0, "a", Some(0)),
+            (1, "a", None),
+            (999, "b", None),
+            (1000, "b", Some(2)),
+            (5000, "b", None),
+            (5001, "a", Some(1)),
+            (65_000, "a", None),
+            (65_001, "a", Some(1)),
+        ] {
+            assert_eq!(at(millis, line), admitted, "{millis}");
+        }
     }
 }

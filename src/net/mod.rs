@@ -13,15 +13,20 @@
 
 mod admission;
 mod backoff;
+mod credentials;
+mod identity;
 mod link;
 mod links;
 mod listener;
 mod peer;
 mod socket;
+mod transport;
 
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects)]
 mod tests;
 
 pub use admission::Company;
+pub use credentials::{CredentialError, Credentials, TlsFiles};
+pub use identity::{DOMAIN, Identity, IdentityError};
 pub use links::{LinkEvent, Links, Settings, StartError};

@@ -8,7 +8,9 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
-use super::{Company, LinkEvent, Links, Settings};
+mod tls;
+
+use super::{Company, Credentials, LinkEvent, Links, Settings};
 use crate::adaptor::Instant;
 use crate::adaptor::address::NodeId;
 use crate::adaptor::mesh::neighbour::{Identity, LinkId, Neighbour, Refusal};
@@ -88,6 +90,16 @@ impl Side {
     }
 
     fn at(now: Instant, test: u8, node: NodeId, peers: &[(NodeId, Option<SocketAddr>)]) -> Self {
+        Self::secured(now, test, node, peers, None)
+    }
+
+    fn secured(
+        now: Instant,
+        test: u8,
+        node: NodeId,
+        peers: &[(NodeId, Option<SocketAddr>)],
+        credentials: Option<Credentials>,
+    ) -> Self {
         let own = Neighbour { identity: Identity::Node(node), incarnation: Incarnation(node.0.into()) };
         let settings = Settings {
             own,
@@ -96,6 +108,7 @@ impl Side {
             routers: Vec::new(),
             keepalive: Duration::from_secs(2),
             congestion: None,
+            credentials,
             seed: u64::from(node.0),
         };
         Self::new(now, settings)
@@ -171,9 +184,14 @@ struct World {
 impl World {
     /// Both nodes listen and dial.
     fn new(test: u8, seed: u64) -> Self {
+        Self::secured(test, seed, [None, None])
+    }
+
+    /// The same, each with its credentials.
+    fn secured(test: u8, seed: u64, [low, high]: [Option<Credentials>; 2]) -> Self {
         let now = Instant::ZERO;
-        let low = Side::at(now, test, LOW, &[(HIGH, Some(address(test, HIGH)))]);
-        let high = Side::at(now, test, HIGH, &[(LOW, Some(address(test, LOW)))]);
+        let low = Side::secured(now, test, LOW, &[(HIGH, Some(address(test, HIGH)))], low);
+        let high = Side::secured(now, test, HIGH, &[(LOW, Some(address(test, LOW)))], high);
         Self { now, random: Random::new(seed), sides: [low, high] }
     }
 
@@ -233,9 +251,13 @@ impl World {
 
 #[test]
 fn both_dialing_at_once_end_with_one_link() {
+    dial_at_once(300, |seed| World::new(1, seed));
+}
+
+fn dial_at_once(seeds: u64, world: impl Fn(u64) -> World) {
     let mut most = 0;
-    for seed in 0..300 {
-        let mut world = World::new(1, seed);
+    for seed in 0..seeds {
+        let mut world = world(seed);
         // Without the higher node's patience, so that they do meet.
         world.sides[1].links.dial_now(world.now);
         world.join(seed);
@@ -247,8 +269,12 @@ fn both_dialing_at_once_end_with_one_link() {
 
 #[test]
 fn whatever_breaks_they_come_together_again() {
-    for seed in 0..100 {
-        let mut world = World::new(2, seed);
+    break_things(100, |seed| World::new(2, seed));
+}
+
+fn break_things(seeds: u64, world: impl Fn(u64) -> World) {
+    for seed in 0..seeds {
+        let mut world = world(seed);
         for _ in 0..8 {
             for _ in 0..world.below(60) {
                 world.step(5);
@@ -527,7 +553,10 @@ fn a_silent_link_is_cut_after_the_keepalive_time_and_one_with_answers_is_not() {
 
 #[test]
 fn bulk_arrives_whole_and_in_order_through_full_sockets() {
-    let mut world = World::new(9, 1);
+    send_bulk(World::new(9, 1));
+}
+
+fn send_bulk(mut world: World) {
     world.join(1);
     let expected: Vec<_> = (0..2000u32)
         .map(|n| {

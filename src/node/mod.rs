@@ -20,7 +20,7 @@ use crate::adaptor::mesh::neighbour::{Identity, Neighbour};
 use crate::adaptor::{self, Adaptor, Instant};
 use crate::config::Config;
 use crate::event_loop::{Clock, EventLoop, Service};
-use crate::net::{self, Company, Links};
+use crate::net::{self, Company, Credentials, Links};
 use crate::poller::{Report, Token};
 use crate::router::Paths;
 use crate::vfio::ListenError;
@@ -53,23 +53,30 @@ pub struct Node {
     chatter: Chatter,
 }
 
-/// Runs a node until the process is told to stop.
+/// Runs a node until the process is told to stop. With `credentials`, the links use TLS.
 ///
 /// # Errors
 /// Where one of its sockets is not to be had; the others are given back.
-pub fn run(config: &Config) -> Result<(), StartError> {
+pub fn run(config: &Config, credentials: Option<Credentials>) -> Result<(), StartError> {
     let event_loop = EventLoop::new(config.poll)?;
-    let mut node = Node::start(config, &event_loop)?;
+    let mut node = Node::start(config, credentials, &event_loop)?;
     Ok(event_loop.run(&mut node)?)
 }
 
 impl Node {
     /// Takes both sockets.
-    fn start(config: &Config, event_loop: &EventLoop) -> Result<Self, StartError> {
+    fn start(
+        config: &Config,
+        credentials: Option<Credentials>,
+        event_loop: &EventLoop,
+    ) -> Result<Self, StartError> {
         let (clock, poller) = (event_loop.clock(), event_loop.poller());
         let seed = getrandom::u64().map_err(io::Error::from)?;
         let adaptor = Adaptor::new(core_settings(config, seed));
         let own = Neighbour { identity: Identity::Node(config.node), incarnation: adaptor.incarnation() };
+        for warning in credentials.iter().flat_map(Credentials::warnings) {
+            log::warn!("{warning}");
+        }
         let settings = net::Settings {
             own,
             listen: config.listen,
@@ -77,6 +84,7 @@ impl Node {
             routers: config.routers.clone(),
             keepalive: config.keepalive,
             congestion: config.congestion.clone(),
+            credentials,
             // Jitter needs other numbers than the core, not better ones.
             seed: !seed,
         };
@@ -144,8 +152,9 @@ fn log_start(config: &Config) {
         .collect();
     let or_none = |list: Vec<String>| if list.is_empty() { "none".to_owned() } else { list.join(", ") };
     let routers = or_none(config.routers.iter().map(ToString::to_string).collect());
+    let links = if config.tls.is_some() { "TLS" } else { "plain TCP" };
     log::info!(
-        "node {}: guest socket {}, {listen}, peers: {}, routers: {routers}",
+        "node {}: guest socket {}, {listen}, peers: {}, routers: {routers}; links are {links}",
         config.node,
         config.socket_path.display(),
         or_none(peers)

@@ -37,7 +37,7 @@ impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node(node) => write!(f, "node {node}"),
-            Self::Router => f.write_str("router"),
+            Self::Router => f.write_str("a router"),
         }
     }
 }

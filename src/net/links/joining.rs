@@ -25,7 +25,8 @@ impl Links {
 
     /// A stranger has said who it is.
     pub(super) fn introduce(&mut self, now: Instant, token: Token, packet: &Packet) {
-        let claim = match self.admit(packet, None, None) {
+        let certified = self.entries.get(&token).and_then(|entry| entry.connection.identity());
+        let claim = match self.admit(packet, None, certified) {
             Ok(claim) => claim,
             Err((refusal, why)) => return self.dismiss(now, token, refusal, &why),
         };
@@ -108,6 +109,8 @@ impl Links {
             peer.next_dial = None;
         }
         self.events.push_back(LinkEvent::Up(LinkId(token.0), claim.neighbour));
+        // TLS may have brought more than the Join.
+        self.readable.push_back(token);
         if let Err(error) = interest {
             return self.close(now, token, &error.to_string());
         }
@@ -118,12 +121,12 @@ impl Links {
     pub(super) fn handle_join(&mut self, now: Instant, token: Token, packet: &Packet) {
         let Some(entry) = self.entries.get(&token) else { return };
         let Role::Link(link) = &entry.role else { return };
-        let (key, before) = (link.key, link.joined);
+        let (key, before, certified) = (link.key, link.joined, entry.connection.identity());
         let expected = match before {
             Some((neighbour, _)) => Some(neighbour.identity),
             None => key.map(PeerKey::identity),
         };
-        let claim = match self.admit(packet, expected, None) {
+        let claim = match self.admit(packet, expected, certified) {
             Ok(claim) => claim,
             Err((refusal, why)) => return self.dismiss(now, token, refusal, &why),
         };

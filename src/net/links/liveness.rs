@@ -31,6 +31,8 @@ impl Links {
             Role::Link(link) if link.joined.is_some() && !is_due(now, entry.deadline) => {
                 return self.look_for_life(now, token);
             }
+            Role::Leaving => "it did not close its end",
+            _ if !entry.connection.is_ready() => "the TLS handshake was not done in time",
             _ => "the other side did not introduce itself in time",
         };
         self.close(now, token, why);

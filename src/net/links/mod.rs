@@ -16,6 +16,7 @@ use std::rc::Rc;
 use thiserror::Error;
 
 use super::admission::{Claim, Company};
+use super::credentials::Credentials;
 use super::link::{CHUNK, Connection};
 use super::listener::{Listener, RateLimit};
 use super::peer::{Peer, PeerKey};
@@ -29,7 +30,9 @@ use crate::poller::{Poller, Report, Token};
 
 /// Within this time a connection has to be made.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
-/// Within this time after it was made, the other side has to introduce itself.
+/// Within this time after a connection that we made was made, TLS has to be ready on it.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
+/// Within this time after it was made, the other side has to introduce itself; where it was accepted, the TLS handshake is within it.
 const JOIN_TIME: Duration = Duration::from_secs(2);
 /// Within this time who was refused has to close its end.
 const LEAVE_TIME: Duration = Duration::from_millis(500);
@@ -55,6 +58,8 @@ pub struct Settings {
     pub keepalive: Duration,
     /// TCP congestion control, where the user asked for one.
     pub congestion: Option<String>,
+    /// For TLS on all links; without, they are plain TCP.
+    pub credentials: Option<Credentials>,
     /// For the jitter of the back-off.
     pub seed: u64,
 }
@@ -92,6 +97,8 @@ pub enum LinkEvent {
 enum Role {
     /// We are making it.
     Dialing(PeerKey),
+    /// We have made it, and TLS is not ready on it.
+    Securing(PeerKey),
     /// It was accepted, and has not said whose it is.
     Stranger,
     /// It is kept aside, see [`Verdict::Park`](super::peer::Verdict::Park).
@@ -157,6 +164,7 @@ pub struct Links {
     company: Company,
     keepalive: Duration,
     congestion: Option<String>,
+    credentials: Option<Credentials>,
     listener: Option<Listener>,
     peers: BTreeMap<PeerKey, Peer>,
     entries: BTreeMap<Token, Entry>,
@@ -182,7 +190,7 @@ impl Links {
         settings: Settings,
         first_token: Token,
     ) -> Result<Self, StartError> {
-        let Settings { own, listen, company, routers, keepalive, congestion, seed } = settings;
+        let Settings { own, listen, company, routers, keepalive, congestion, credentials, seed } = settings;
         if let Some(name) = &congestion {
             socket::check_congestion(name).map_err(|error| StartError::Congestion(name.clone(), error))?;
         }
@@ -213,6 +221,7 @@ impl Links {
             company,
             keepalive,
             congestion,
+            credentials,
             listener,
             peers,
             entries: BTreeMap::new(),
@@ -252,15 +261,21 @@ impl Links {
                     self.finish_dial(now, report.token, key);
                 }
             }
-            Role::Stranger => {
+            Role::Securing(key) => {
+                let key = *key;
+                self.secure(now, report.token, key);
+            }
+            Role::Stranger => match receive_join(&mut entry.connection, &self.poller, &mut self.scratch) {
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    self.close(now, report.token, &error.to_string());
+                }
                 // A Join whose sender has gone again is no reason to give up a link.
-                if report.closed || !receive_join(&mut entry.connection, &mut self.scratch) {
+                Ok(true) if !report.closed => self.readable.push_back(report.token),
+                _ => {
                     log::debug!("{} closed its connection before it introduced itself", entry.remote);
                     self.entries.remove(&report.token);
-                    return;
                 }
-                self.readable.push_back(report.token);
-            }
+            },
             Role::Parked(..) | Role::Leaving => {
                 if report.closed {
                     self.close(now, report.token, "closed by the other side");
@@ -285,7 +300,7 @@ impl Links {
         if link.over.is_some() {
             return false;
         }
-        let received = connection.receive(&mut self.scratch);
+        let received = connection.receive(&self.poller, &mut self.scratch, CHUNK);
         match received {
             Ok(Some(0)) => link.over = Some("closed by the other side".to_owned()),
             Err(ref error) => link.over = Some(error.to_string()),
@@ -398,7 +413,7 @@ impl Links {
                 }
                 return false;
             }
-            Role::Dialing(_) | Role::Parked(..) | Role::Leaving => return false,
+            Role::Dialing(_) | Role::Securing(_) | Role::Parked(..) | Role::Leaving => return false,
         };
         let id = LinkId(token.0);
         match entry.connection.next_frame() {
@@ -478,9 +493,8 @@ impl Links {
     }
 }
 
-/// Reads as much of a Join as is there, and nothing behind it. Returns whether the connection is still of use.
-fn receive_join(connection: &mut Connection, scratch: &mut [u8]) -> bool {
+/// Reads as much of a Join as is there, and without TLS nothing behind it. Returns whether the connection is still of use.
+fn receive_join(connection: &mut Connection, poller: &Poller, scratch: &mut [u8]) -> io::Result<bool> {
     let room = HEADER_LEN.saturating_sub(connection.held());
-    let Some(scratch) = scratch.get_mut(..room) else { return false };
-    matches!(connection.receive(scratch), Ok(None | Some(1..)))
+    Ok(matches!(connection.receive(poller, scratch, room)?, None | Some(1..)))
 }

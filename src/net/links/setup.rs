@@ -3,10 +3,14 @@
 use core::time::Duration;
 use std::net::SocketAddr;
 
-use super::super::link::Connection;
+use super::super::link::{CHUNK, Connection};
 use super::super::peer::PeerKey;
 use super::super::socket;
-use super::{ACCEPTS_A_TURN, CONNECT_TIME, Entry, JOIN_TIME, Link, LinkEvent, Links, MAX_STRANGERS, Role};
+use super::super::transport::Transport;
+use super::{
+    ACCEPTS_A_TURN, CONNECT_TIME, Entry, HANDSHAKE_TIME, JOIN_TIME, Link, LinkEvent, Links, MAX_STRANGERS,
+    Role,
+};
 use crate::adaptor::Instant;
 use crate::adaptor::mesh::neighbour::{LinkId, Refusal};
 use crate::poller::{Interest, Token};
@@ -31,7 +35,9 @@ impl Links {
                 self.close(now, oldest, "too many connections that do not introduce themselves");
             }
             let token = self.new_token();
-            match Connection::new(stream, &self.poller, token, Interest::READ) {
+            let connection = Transport::accepted(stream, self.credentials.as_ref())
+                .and_then(|transport| Connection::new(transport, &self.poller, token, Interest::READ));
+            match connection {
                 Ok(connection) => {
                     let deadline = Some(now.after(JOIN_TIME));
                     self.entries.insert(token, Entry { connection, role: Role::Stranger, remote, deadline });
@@ -47,7 +53,8 @@ impl Links {
         peer.next_dial = None;
         let Some(address) = peer.address else { return };
         let connection = socket::dial(address, self.congestion.as_deref())
-            .and_then(|stream| Connection::new(stream, &self.poller, token, Interest::WRITE));
+            .and_then(|stream| Transport::dialed(stream, self.credentials.as_ref(), key.identity()))
+            .and_then(|transport| Connection::new(transport, &self.poller, token, Interest::WRITE));
         match connection {
             Ok(connection) => {
                 peer.attempt = Some(token);
@@ -63,19 +70,37 @@ impl Links {
     }
 
     pub(super) fn finish_dial(&mut self, now: Instant, token: Token, key: PeerKey) {
-        let (Some(entry), Some(peer)) = (self.entries.get_mut(&token), self.peers.get_mut(&key)) else {
-            return;
-        };
+        let Some(entry) = self.entries.get_mut(&token) else { return };
         let connected = socket::finish_dial(entry.connection.stream())
             .and_then(|()| entry.connection.set_interest(&self.poller, Interest::READ));
         if let Err(error) = connected {
             self.close(now, token, &error.to_string());
             return;
         }
+        entry.role = Role::Securing(key);
+        entry.deadline = Some(now.after(HANDSHAKE_TIME));
+        self.secure(now, token, key);
+    }
+
+    /// Goes on with the TLS handshake on a connection that we made; once it is done, or without TLS, we introduce ourselves.
+    pub(super) fn secure(&mut self, now: Instant, token: Token, key: PeerKey) {
+        let (Some(entry), Some(peer)) = (self.entries.get_mut(&token), self.peers.get_mut(&key)) else {
+            return;
+        };
+        let connection = &mut entry.connection;
+        if !connection.is_ready() {
+            match connection.receive(&self.poller, &mut self.scratch, CHUNK) {
+                Err(error) => return self.close(now, token, &error.to_string()),
+                Ok(_) if !connection.is_ready() => return,
+                Ok(_) => {}
+            }
+        }
         entry.deadline = Some(now.after(JOIN_TIME));
         entry.role = Role::Link(Link::new(now, Some(key), true));
         peer.attempt = None;
         peer.link = Some(token);
+        // TLS may have brought more than the handshake.
+        self.readable.push_back(token);
     }
 
     /// Closes a connection and does what follows from that.
@@ -120,7 +145,7 @@ impl Links {
                     peer.parked = None;
                 }
             }
-            Role::Dialing(key) => {
+            Role::Dialing(key) | Role::Securing(key) => {
                 if let Some(peer) = self.peers.get_mut(&key) {
                     peer.attempt = None;
                     if let Some(why) = why {
@@ -141,8 +166,10 @@ impl Links {
     }
 
     pub(super) fn log_reject(&mut self, now: Instant, remote: SocketAddr, why: &str) {
-        if let Some(withheld) = self.rejects.admit(now) {
-            log::warn!("connection from {remote} refused: {why} ({withheld} more since the last such line)");
+        // Without the port, which is another one each time.
+        let line = format!("connection from {} refused: {why}", remote.ip());
+        if let Some(withheld) = self.rejects.admit(now, &line) {
+            log::warn!("{line} ({withheld} more refused since the last such line)");
         }
     }
 
