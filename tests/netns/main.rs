@@ -135,7 +135,7 @@ fn a_link_that_goes_down_and_up_under_load() {
     }
     println!("links down and up: {cuts}; frames: {}", stage.network.report());
     judge.recover();
-    assert!(judge.counts.ok > 0 && judge.counts.ok < judge.counts.stores, "{:?}", judge.counts);
+    assert!(judge.counts.ok > 0 && judge.counts.ok < judge.counts.rounds(), "{:?}", judge.counts);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn frames_that_are_lost_late_doubled_and_corrupted() {
     }
     println!("frames: {}", stage.network.report());
     judge.recover();
-    assert!(judge.counts.ok > 0 && judge.counts.unknown > 0, "{:?}", judge.counts);
+    assert!(judge.counts.ok > 0 && judge.counts.ok < judge.counts.rounds(), "{:?}", judge.counts);
 }
 
 #[test]
@@ -228,5 +228,5 @@ fn a_partition_of_one_direction_touches_no_bystander() {
         stage.network.report()
     );
     judge.recover();
-    assert!(judge.counts.ok > 0 && judge.counts.unknown > 0, "{:?}", judge.counts);
+    assert!(judge.counts.ok > 0 && judge.counts.ok < judge.counts.rounds(), "{:?}", judge.counts);
 }
