@@ -8,8 +8,8 @@ LAB_ROOT=$LAB_DIR/root
 LAB_RECIPE=1
 LAB_PACKAGES=(make gcc libc6-dev kmod pahole busybox-static pciutils cpio)
 LAB_QEMU_PACKAGES=(qemu-system-x86)
-# With what the layers netns and fuzz take besides.
-LAB_RUST_PACKAGES=(rustc cargo rustfmt rust-clippy iproute2 g++)
+# With what cargo needs to fetch crates, and what the layers netns and fuzz take besides.
+LAB_RUST_PACKAGES=(rustc cargo rustfmt rust-clippy ca-certificates iproute2 g++)
 
 # QEMU before this version has no usable vfio-user client.
 QEMU_MINIMUM=10.1.1
@@ -88,8 +88,10 @@ for path in "$lab"/*; do
         [ -z "$source" ] || mount --rbind "$source" "$view/$name"
     fi
 done
-[ ! -e /etc/resolv.conf ] || [ ! -e "$lab/etc/resolv.conf" ] ||
-    mount --bind "$(realpath /etc/resolv.conf)" "$view/etc/resolv.conf"
+# Name servers and certificate authorities are those of the host, which may have some of its own.
+for path in /etc/resolv.conf /etc/ssl/certs/ca-certificates.crt; do
+    [ ! -e "$path" ] || [ ! -e "$lab$path" ] || mount --bind "$(realpath "$path")" "$view$path"
+done
 printf '%s\n' "$shared" | while IFS= read -r path; do
     mkdir -p "$view$path"
     mount --rbind "$path" "$view$path"

@@ -17,10 +17,12 @@ found=
 suite_begin() {
     local count=$1 version=
     shift
-    if (($#)); then
-        [[ $# == 2 && $1 == --kernel ]] || usage_error "usage: $COMMAND [--kernel VERSION]"
-        version=$2
-    fi
+    case $#:${1:-} in
+        0:) ;;
+        2:--kernel) version=$2 ;;
+        1:--help | 1:-h) suite_usage && exit 0 ;;
+        *) usage_error "the only option is --kernel VERSION, not '$*'" ;;
+    esac
     session_begin "$REPO/target/tests/qemu-$COMMAND"
     session_prepare "$version"
     session_nodes "$count"
@@ -28,6 +30,12 @@ suite_begin() {
         session_result
         exit 1
     fi
+}
+
+# A script's first lines say what it is about.
+suite_usage() {
+    printf 'Usage: tests/qemu/%s [--kernel VERSION]\n' "$COMMAND"
+    sed -n '/^# shellcheck/d; /^[^#]/q; 2,$s/^# //p' "$0"
 }
 
 # The last checks of every script.
