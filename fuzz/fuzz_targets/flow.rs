@@ -12,6 +12,8 @@ use libfuzzer_sys::fuzz_target;
 #[derive(Arbitrary, Debug)]
 enum Step {
     Send(Crafted),
+    /// The hostile node proves its life and gives its lease, as an honest one would.
+    Polite,
     /// The same packet again and again, each a place further in the flow.
     Flood(Crafted, u8),
     Corrupt,
@@ -61,15 +63,26 @@ fn space(node: u8, offset: u16) -> u64 {
     u64::from(node % 4) * WINDOW + u64::from(offset)
 }
 
-fuzz_target!(|steps: Vec<Step>| {
+fn be_polite(stage: &mut Stage) {
+    for packet in stage.hostile.be_polite() {
+        stage.receive(&packet);
+    }
+}
+
+fuzz_target!(|input: (bool, Vec<Step>)| {
+    let (polite, steps) = input;
     let mut stage = Stage::default();
     stage.set_link(true);
+    if polite {
+        be_polite(&mut stage);
+    }
     for step in steps.into_iter().take(STEPS) {
         match step {
             Step::Send(crafted) => {
                 let packet = stage.hostile.send(&crafted);
                 stage.receive(&packet);
             }
+            Step::Polite => be_polite(&mut stage),
             Step::Flood(crafted, count) => {
                 for _ in 0..count {
                     let packet = stage.hostile.send(&crafted);

@@ -5,11 +5,14 @@
 
 use arbitrary::Arbitrary;
 use assured_rdma::adaptor::address::NodeId;
-use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
+use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, MAX_PAYLOAD, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
 use assured_rdma::adaptor::status::Code;
 
 use crate::stage::{HONEST, HOSTILE, HOSTILE_BYTE, TESTED};
+
+/// The lease that the nodes are configured with.
+const LEASE_MICROS: u32 = 150_000;
 
 /// A 64-bit value: what would be right, or something else.
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -29,15 +32,41 @@ impl Value {
     }
 }
 
+/// A number of a flow: in three of four cases the right one, else one that is near it.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct Near(u8);
+
+impl Near {
+    const fn to(self, right: u32) -> u32 {
+        match self.0 {
+            0..0xc0 => right,
+            far => right.wrapping_add(far as u32).wrapping_sub(0xe0),
+        }
+    }
+}
+
+/// Whether the packet lies about a node or an incarnation; most do not.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct Lies(u8);
+
+impl Lies {
+    const SOURCE: u8 = 1;
+    const DESTINATION: u8 = 2;
+    const SOURCE_INCARNATION: u8 = 4;
+    const DESTINATION_INCARNATION: u8 = 8;
+
+    const fn about(self, what: u8) -> bool {
+        self.0 >= 0xe0 && self.0 & what != 0
+    }
+}
+
 /// A packet as the fuzzer describes it.
 #[derive(Arbitrary, Clone, Debug)]
 pub struct Crafted {
-    /// Bits of it make the packet lie about a node or an incarnation; most values are honest.
-    lies: u8,
-    /// Added to the right epoch, sequence and acknowledgement.
-    epoch: i8,
-    sequence: i8,
-    acknowledge: i8,
+    lies: Lies,
+    epoch: Near,
+    sequence: Near,
+    acknowledge: Near,
     stamp: Value,
     offset: u32,
     len: u32,
@@ -128,31 +157,50 @@ impl Hostile {
         }
     }
 
+    /// What an honest node would say now: that it is alive, and that it still wants its epoch.
+    pub fn be_polite(&self) -> [Packet; 2] {
+        let epoch = Epoch(self.epoch);
+        let progress = Progress { epoch, acknowledge: Sequence(self.answered), echo: Stamp(self.stamp) };
+        let hello =
+            Body::Hello { wants_reply: false, epoch, nonce: 0, echo: self.nonce, lease: LEASE_MICROS };
+        let confirm = Body::Confirm { progress, sent: Sequence(self.next) };
+        [hello, confirm].map(|body| Packet {
+            source: HOSTILE,
+            destination: TESTED,
+            source_incarnation: Incarnation(self.incarnation),
+            destination_incarnation: Incarnation(self.peer_incarnation),
+            body,
+        })
+    }
+
     /// The packet as it goes over the link.
     pub fn send(&mut self, crafted: &Crafted) -> Packet {
-        let relative = |right: u32, by: i8| right.wrapping_add_signed(by.into());
-        let lies = |bits: u8| crafted.lies & bits == bits;
-        let own_epoch = Epoch(relative(self.epoch, crafted.epoch));
-        let their_epoch = Epoch(relative(self.peer_epoch, crafted.epoch));
-        let sequence = Sequence(relative(self.next, crafted.sequence));
-        let theirs = Sequence(relative(self.peer_first, crafted.sequence));
+        let lies = |what| crafted.lies.about(what);
+        let own_epoch = Epoch(crafted.epoch.to(self.epoch));
+        let their_epoch = Epoch(crafted.epoch.to(self.peer_epoch));
+        let sequence = Sequence(crafted.sequence.to(self.next));
+        let theirs = Sequence(crafted.sequence.to(self.peer_first));
         let stamp = Stamp(crafted.stamp.or(self.stamp));
         let progress = Progress {
             epoch: own_epoch,
-            acknowledge: Sequence(relative(self.answered, crafted.acknowledge)),
+            acknowledge: Sequence(crafted.acknowledge.to(self.answered)),
             echo: stamp,
         };
-        let data = |len: u32| vec![HOSTILE_BYTE; usize::try_from(len % 0x1_0001).unwrap_or(0)].into();
+        let data = |len: u32| vec![HOSTILE_BYTE; usize::try_from(len).unwrap_or(0).min(MAX_PAYLOAD)].into();
         let body = match crafted.body {
             Kind::Hello { wants_reply, nonce, echo } => {
-                // A lease of 150 ms is right; its unit is the microsecond.
-                let lease = crafted.len.checked_add(150_000).unwrap_or(0);
+                let lease = crafted.len.checked_add(LEASE_MICROS).unwrap_or(0);
                 Body::Hello { wants_reply, epoch: own_epoch, nonce, echo: echo.or(self.nonce), lease }
             }
-            Kind::Write => {
-                Body::Write { progress, sequence, offset: offset(crafted.offset), data: data(crafted.len) }
+            Kind::Write => Body::Write {
+                progress,
+                sequence,
+                offset: offset(crafted.offset),
+                data: data(len(crafted.len)),
+            },
+            Kind::Read => {
+                Body::Read { progress, sequence, offset: offset(crafted.offset), len: len(crafted.len) }
             }
-            Kind::Read => Body::Read { progress, sequence, offset: offset(crafted.offset), len: crafted.len },
             Kind::Confirm => Body::Confirm { progress, sent: sequence },
             Kind::Done { count, code } => {
                 self.peer_first = theirs.0.wrapping_add(count.into());
@@ -178,13 +226,20 @@ impl Hostile {
             (self.next, self.answered) = (0, 0);
         }
         Packet {
-            source: if lies(0b0000_0111) { HONEST } else { HOSTILE },
-            destination: if lies(0b0001_1001) { NodeId(9) } else { TESTED },
-            source_incarnation: Incarnation(self.incarnation ^ u64::from(lies(0b0110_0001))),
-            destination_incarnation: Incarnation(self.peer_incarnation ^ u64::from(lies(0b1100_0000))),
+            source: if lies(Lies::SOURCE) { HONEST } else { HOSTILE },
+            destination: if lies(Lies::DESTINATION) { NodeId(9) } else { TESTED },
+            source_incarnation: Incarnation(self.incarnation ^ u64::from(lies(Lies::SOURCE_INCARNATION))),
+            destination_incarnation: Incarnation(
+                self.peer_incarnation ^ u64::from(lies(Lies::DESTINATION_INCARNATION)),
+            ),
             body,
         }
     }
+}
+
+/// Mostly a length that fits into a window, sometimes any.
+const fn len(chosen: u32) -> u32 {
+    if chosen >> 24 < 0xe0 { chosen % 600 } else { chosen }
 }
 
 /// Mostly near the exported windows, sometimes anywhere.

@@ -58,7 +58,7 @@ const PRIVATE_BYTE: u8 = 0x77;
 
 /// More than this may not be held above what an adaptor at rest holds: the window of a flow is 1 MiB, and a packet keeps the
 /// portion of the stream that it came in.
-const HELD_LIMIT: usize = 8 << 20;
+const HELD_LIMIT: usize = 4 << 20;
 /// Rounds of packets and memory operations at one moment, and timers that fire in it, before it counts as running for ever.
 const ROUNDS: usize = 4000;
 

@@ -1,7 +1,7 @@
 //! The contract of the device, line by line, in a simulated network with virtual time and seeded faults.
 //!
 //! A failing schedule prints its seed; `SIM_SEED=0x... cargo test --test sim` replays it alone. `SIM_SCHEDULES=n` runs
-//! that many random schedules of each kind (default 400, and 200 with routers).
+//! that many random schedules of each kind (default 2000, and 1000 with routers).
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::expect_used,

@@ -327,11 +327,11 @@ fn run_many(test: &str, routed: bool, default: u64) -> Sum {
 
 #[test]
 fn random_schedules_break_no_line_of_the_contract() {
-    run_many("random_schedules", false, 400);
+    run_many("random_schedules", false, 2000);
 }
 
 #[test]
 fn nor_do_they_with_routers_between_the_nodes() {
-    let sum = run_many("with_routers", true, 200);
+    let sum = run_many("with_routers", true, 1000);
     assert!(std::env::var("SIM_SEED").is_ok() || sum.refusals > 0, "impostors were refused");
 }
