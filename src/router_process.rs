@@ -13,7 +13,7 @@ use crate::config::RouterConfig;
 use crate::event_loop::{EventLoop, Service};
 use crate::net::{self, Company, Credentials, LinkEvent, Links};
 use crate::poller::{Report, Token};
-use crate::router::{Router, RouterEvent, Settings};
+use crate::router::{Counters, Router, RouterEvent, Settings};
 
 /// Tokens of the links go from here.
 const LINKS: Token = Token(1);
@@ -43,7 +43,12 @@ pub fn run(config: &RouterConfig, credentials: Option<Credentials>) -> Result<()
     let mut process = RouterProcess::start(config, credentials, &event_loop)?;
     event_loop.run(&mut process)?;
     let router = &process.router;
-    log::info!("{:?}, {} bytes waiting", router.counters(), router.buffered());
+    let Counters { forwarded, unroutable, overflowed, strange, looping } = router.counters();
+    log::info!(
+        "packets passed on: {forwarded}; dropped: {unroutable} to nodes not reached, {overflowed} with the buffer full, \
+        {strange} from nodes not behind their link, {looping} after too many routers; bytes that still wait: {}",
+        router.buffered()
+    );
     Ok(())
 }
 
@@ -104,7 +109,10 @@ impl RouterProcess {
                     self.links.refuse(now, link, refusal, &why);
                 }
                 RouterEvent::Reached(node, distance, incarnation) => {
-                    log::info!("node {node}: reached over {distance} routers, incarnation {incarnation}");
+                    let plural = if distance == 1 { "" } else { "s" };
+                    log::info!(
+                        "node {node}: reached over {distance} router{plural}, incarnation {incarnation}"
+                    );
                 }
                 RouterEvent::Lost(node) => log::info!("node {node}: not reached any more"),
             }

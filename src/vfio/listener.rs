@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
 
 /// Clients that are turned away in a row, before others get their turn.
@@ -142,18 +142,16 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Removes a socket that nobody listens at.
+/// Removes a socket that no process has. A datagram socket asks: a live adaptor would take a stream for its guest.
 fn remove_stale(path: &Path) -> Result<(), ListenError> {
     let failed = |error| ListenError::Io(path.into(), error);
-    match UnixStream::connect(path) {
-        Ok(_) => Err(ListenError::Alive(path.into())),
+    match UnixDatagram::unbound().and_then(|probe| probe.connect(path)) {
+        Ok(()) => Err(ListenError::Alive(path.into())),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             fs::remove_file(path).map_err(failed)
         }
-        // A socket of another type, or one whose queue is full.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EPROTOTYPE | libc::EAGAIN)) => {
-            Err(ListenError::Alive(path.into()))
-        }
+        // A live socket of another type.
+        Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => Err(ListenError::Alive(path.into())),
         Err(error) => Err(failed(error)),
     }
 }
