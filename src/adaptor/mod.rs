@@ -60,7 +60,7 @@ pub enum Region {
 }
 
 /// What an adaptor is configured with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     /// This node.
     pub node: NodeId,
@@ -77,7 +77,7 @@ pub struct Settings {
 }
 
 /// The network adaptor of one bus.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Adaptor {
     settings: Settings,
     random: Random,
@@ -97,6 +97,11 @@ pub struct Adaptor {
 impl Adaptor {
     /// An adaptor in its state after power-on, without links.
     pub fn new(settings: Settings) -> Self {
+        Self::with_limits(settings, target::Limits::default())
+    }
+
+    /// As [`Adaptor::new`], with other bounds of the target unit.
+    pub fn with_limits(settings: Settings, limits: target::Limits) -> Self {
         let mut random = Random::new(settings.seed);
         let incarnation = Incarnation(random.next_public());
         let Settings { node, geometry, peers, timing, gather, .. } = settings;
@@ -104,7 +109,7 @@ impl Adaptor {
             settings,
             incarnation,
             function: Function::default(),
-            target: Target::new(geometry, gather, backlog_limit(timing.deadline)),
+            target: Target::with_limits(geometry, gather, backlog_limit(timing.deadline), limits),
             mesh: Mesh::new(node, incarnation, peers, timing, &mut random),
             master: Master::new(geometry.window_size()),
             sharing: Sharing::Unknown,

@@ -43,7 +43,7 @@ impl fmt::Display for Identity {
 }
 
 /// Why the other end of a link is not let in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// It is nobody that this end is configured to talk to.
     NotConfigured,
@@ -103,7 +103,7 @@ pub struct Route {
 }
 
 /// Every node that a router reaches, as it stands on the wire.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Routes(Bytes);
 
 impl Routes {
