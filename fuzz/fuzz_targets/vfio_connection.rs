@@ -240,10 +240,11 @@ impl Talk {
                     }
                 }
             }
-            if self.connection.flush().is_err() || matches!(intake, Err(_) | Ok(Intake::End)) {
+            let flushed = self.connection.flush();
+            if flushed.is_err() || matches!(intake, Err(_) | Ok(Intake::End)) {
                 self.is_over = true;
             }
-            if self.is_over || !matches!(intake, Ok(Intake::Some)) {
+            if self.is_over || !(matches!(intake, Ok(Intake::Some)) || matches!(flushed, Ok(true))) {
                 return;
             }
         }
