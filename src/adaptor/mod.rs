@@ -200,6 +200,10 @@ impl Adaptor {
         self.incarnation = Incarnation(self.random.next_public());
         self.mesh.reincarnate(now, self.incarnation, &flushed);
         self.events.push_back(Event::Reset(self.incarnation));
+        if self.duplicate {
+            // News to the driver that begins now.
+            self.function.raise(events::DUPLICATE);
+        }
         self.run(now);
     }
 
