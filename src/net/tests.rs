@@ -8,6 +8,8 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
+mod refused;
+mod routers;
 mod tls;
 
 use super::{Company, Credentials, LinkEvent, Links, Settings};
