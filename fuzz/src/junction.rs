@@ -16,7 +16,7 @@ use assured_rdma::adaptor::mesh::packet::{Body, HEADER_LEN, Incarnation, MAX_PAY
 use assured_rdma::router::{Router, RouterEvent, Settings};
 
 use crate::held::held;
-use crate::packets::{confirm, wire};
+use crate::packets::{confirm, crc, wire};
 use crate::ways::Ways;
 
 /// How many links hostile neighbours have at once.
@@ -364,10 +364,6 @@ impl Junction {
             }
         }
     }
-}
-
-fn crc(wire: &[u8]) -> u32 {
-    u32::from_le_bytes(wire[12..16].try_into().expect("four bytes"))
 }
 
 /// The packet as a link brings it.
