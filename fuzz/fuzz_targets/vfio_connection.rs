@@ -221,10 +221,12 @@ impl Talk {
         }
     }
 
-    fn serve(&mut self) {
+    /// Serves until nothing is at hand or a load waits. Returns whether anything was done.
+    fn serve(&mut self) -> bool {
         if self.is_over {
-            return;
+            return false;
         }
+        let mut progress = self.waiting.is_some();
         if let Some((token, len)) = self.waiting.take() {
             self.connection.reply_load(token, &vec![7; len.min(1 << 20)]);
         }
@@ -232,7 +234,10 @@ impl Talk {
             let intake = self.connection.receive();
             loop {
                 match self.connection.next_request() {
-                    Ok(Some(request)) => self.handle(request),
+                    Ok(Some(request)) => {
+                        progress = true;
+                        self.handle(request);
+                    }
                     Ok(None) => break,
                     Err(_) => {
                         self.is_over = true;
@@ -243,8 +248,15 @@ impl Talk {
             if self.connection.flush().is_err() || matches!(intake, Err(_) | Ok(Intake::End)) {
                 self.is_over = true;
             }
-            if self.is_over || !matches!(intake, Ok(Intake::Some)) {
-                return;
+            let more = match intake {
+                Ok(Intake::Some) => true,
+                // There may be room now, and more in the socket.
+                Ok(Intake::Full) => self.connection.wants_read(),
+                Ok(Intake::Nothing | Intake::End) | Err(_) => false,
+            };
+            progress |= more;
+            if self.is_over || !more {
+                return progress;
             }
         }
     }
@@ -273,8 +285,9 @@ impl Talk {
         }
     }
 
-    /// Takes what has come, and looks whether it is whole replies, to the right commands.
-    fn read(&mut self, replies: &mut Vec<u8>) {
+    /// Takes what has come, and looks whether it is whole replies, to the right commands. Returns whether anything came.
+    fn read(&mut self, replies: &mut Vec<u8>) -> bool {
+        let before = replies.len();
         let mut buffer = [0; 4096];
         loop {
             match self.client.read(&mut buffer) {
@@ -284,6 +297,7 @@ impl Talk {
                 Err(_) => break,
             }
         }
+        let came = replies.len() > before;
         while let Some(header) = Header::parse(replies) {
             let size = header.message_size().expect("a reply has a possible size");
             assert_eq!(header.kind(), Kind::Reply);
@@ -299,6 +313,7 @@ impl Talk {
                 );
             }
         }
+        came
     }
 }
 
@@ -318,8 +333,8 @@ fuzz_target!(|steps: Vec<Step>| {
                     talk.expected = None;
                     let _ = talk.client.write(bytes);
                 }
-                Step::Serve => talk.serve(),
-                Step::Read => talk.read(replies),
+                Step::Serve => _ = talk.serve(),
+                Step::Read => _ = talk.read(replies),
                 Step::Access { write, page: at, offset, len } => {
                     let address = page(*at) + u64::from(*offset);
                     let segments = vec![Segment { address, len: (*len).into() }];
@@ -335,17 +350,7 @@ fuzz_target!(|steps: Vec<Step>| {
             assert!(held() < at_start + HELD_LIMIT, "bounded: {} bytes are held", held() - at_start);
         }
         // Everything that can be answered is answered in the end.
-        loop {
-            talk.serve();
-            let before = replies.len();
-            talk.read(replies);
-            if talk.waiting.is_none()
-                && (talk.is_over || !talk.connection.wants_write())
-                && replies.len() == before
-            {
-                break;
-            }
-        }
+        while talk.serve() | talk.read(replies) {}
         if let Some(expected) = &talk.expected
             && !talk.is_over
         {

@@ -2,6 +2,7 @@
 
 use arbitrary::Arbitrary;
 use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::mesh::neighbour::{MAX_HOPS, Refusal, Route, Routes};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
@@ -54,6 +55,11 @@ impl From<Fields> for Packet {
             destination: NodeId(fields.nodes[1]),
             source_incarnation: Incarnation(fields.incarnations[0]),
             destination_incarnation: Incarnation(fields.incarnations[1]),
+            channel: if fields.nodes[0] & 1 == 1 && body.is_of_a_flow() {
+                Channel::Bulk
+            } else {
+                Channel::Small
+            },
             body,
         }
     }

@@ -148,6 +148,11 @@ impl Initiator {
 
     /// The responding side asks whether the epoch is still wanted: the answer names the current one.
     pub(super) const fn handle_ask(&mut self) {
+        self.confirm();
+    }
+
+    /// Tells the current epoch with the next packet, even if there is no request.
+    pub(super) const fn confirm(&mut self) {
         self.confirm_wanted = true;
     }
 
