@@ -221,12 +221,10 @@ impl Talk {
         }
     }
 
-    /// Serves until nothing is at hand or a load waits. Returns whether anything was done.
-    fn serve(&mut self) -> bool {
+    fn serve(&mut self) {
         if self.is_over {
-            return false;
+            return;
         }
-        let mut progress = self.waiting.is_some();
         if let Some((token, len)) = self.waiting.take() {
             self.connection.reply_load(token, &vec![7; len.min(1 << 20)]);
         }
@@ -234,10 +232,7 @@ impl Talk {
             let intake = self.connection.receive();
             loop {
                 match self.connection.next_request() {
-                    Ok(Some(request)) => {
-                        progress = true;
-                        self.handle(request);
-                    }
+                    Ok(Some(request)) => self.handle(request),
                     Ok(None) => break,
                     Err(_) => {
                         self.is_over = true;
@@ -245,18 +240,18 @@ impl Talk {
                     }
                 }
             }
-            if self.connection.flush().is_err() || matches!(intake, Err(_) | Ok(Intake::End)) {
+            let flushed = self.connection.flush();
+            if flushed.is_err() || matches!(intake, Err(_) | Ok(Intake::End)) {
                 self.is_over = true;
             }
-            let more = match intake {
+            // As the event loop does: what came, what was held back by replies, what found no room before.
+            let again = match intake {
                 Ok(Intake::Some) => true,
-                // There may be room now, and more in the socket.
                 Ok(Intake::Full) => self.connection.wants_read(),
-                Ok(Intake::Nothing | Intake::End) | Err(_) => false,
+                _ => false,
             };
-            progress |= more;
-            if self.is_over || !more {
-                return progress;
+            if self.is_over || !(again || matches!(flushed, Ok(true))) {
+                return;
             }
         }
     }
@@ -285,9 +280,8 @@ impl Talk {
         }
     }
 
-    /// Takes what has come, and looks whether it is whole replies, to the right commands. Returns whether anything came.
-    fn read(&mut self, replies: &mut Vec<u8>) -> bool {
-        let before = replies.len();
+    /// Takes what has come, and looks whether it is whole replies, to the right commands.
+    fn read(&mut self, replies: &mut Vec<u8>) {
         let mut buffer = [0; 4096];
         loop {
             match self.client.read(&mut buffer) {
@@ -297,7 +291,6 @@ impl Talk {
                 Err(_) => break,
             }
         }
-        let came = replies.len() > before;
         while let Some(header) = Header::parse(replies) {
             let size = header.message_size().expect("a reply has a possible size");
             assert_eq!(header.kind(), Kind::Reply);
@@ -313,7 +306,6 @@ impl Talk {
                 );
             }
         }
-        came
     }
 }
 
@@ -333,8 +325,8 @@ fuzz_target!(|steps: Vec<Step>| {
                     talk.expected = None;
                     let _ = talk.client.write(bytes);
                 }
-                Step::Serve => _ = talk.serve(),
-                Step::Read => _ = talk.read(replies),
+                Step::Serve => talk.serve(),
+                Step::Read => talk.read(replies),
                 Step::Access { write, page: at, offset, len } => {
                     let address = page(*at) + u64::from(*offset);
                     let segments = vec![Segment { address, len: (*len).into() }];
@@ -350,7 +342,17 @@ fuzz_target!(|steps: Vec<Step>| {
             assert!(held() < at_start + HELD_LIMIT, "bounded: {} bytes are held", held() - at_start);
         }
         // Everything that can be answered is answered in the end.
-        while talk.serve() | talk.read(replies) {}
+        loop {
+            talk.serve();
+            let before = replies.len();
+            talk.read(replies);
+            if talk.waiting.is_none()
+                && (talk.is_over || !talk.connection.wants_write())
+                && replies.len() == before
+            {
+                break;
+            }
+        }
         if let Some(expected) = &talk.expected
             && !talk.is_over
         {

@@ -81,3 +81,23 @@ pub fn wire(packet: &Packet) -> Vec<u8> {
     packet.emit(&mut wire);
     wire
 }
+
+fn flow(source: NodeId, destination: NodeId, body: Body) -> Packet {
+    let (source_incarnation, destination_incarnation) = (Incarnation(1), Incarnation(1));
+    Packet { source, destination, source_incarnation, destination_incarnation, body }
+}
+
+fn progress() -> Progress {
+    Progress { epoch: Epoch(0), acknowledge: Sequence(0), echo: Stamp(0) }
+}
+
+/// A write of `len` bytes.
+pub fn write(source: NodeId, destination: NodeId, len: usize) -> Packet {
+    let data = vec![0; len].into();
+    flow(source, destination, Body::Write { progress: progress(), sequence: Sequence(0), offset: 0, data })
+}
+
+/// A packet without payload.
+pub fn confirm(source: NodeId, destination: NodeId) -> Packet {
+    flow(source, destination, Body::Confirm { progress: progress(), sent: Sequence(0) })
+}

@@ -118,7 +118,7 @@ impl Service for Node {
         }
         progress |= self.bus.feed(now, &mut self.adaptor);
         progress |= self.carry_out(now);
-        self.bus.flush(now, &mut self.adaptor);
+        progress |= self.bus.flush(now, &mut self.adaptor);
         progress
     }
 

@@ -123,9 +123,11 @@ impl Router {
     pub fn handle_reborn(&mut self, now: Instant, link: LinkId, neighbour: Neighbour) {
         let Some(port) = self.ports.get_mut(&link) else { return };
         port.neighbour = neighbour;
-        if port.admitted && self.table.insert(link, neighbour) {
-            self.follow_table(now);
+        if port.admitted {
+            self.table.insert(link, neighbour);
         }
+        // Who is not let in may be the same life as its rival now, and then is none.
+        self.follow_table(now);
     }
 
     /// The link is gone, and what waited for it.

@@ -83,6 +83,22 @@ fn a_client_that_takes_no_answers_and_closes_half_of_its_socket_costs_no_process
 }
 
 #[test]
+fn a_client_that_asks_much_at_once_gets_every_answer() {
+    const REGION_INFO: u16 = 5;
+    const QUESTIONS: usize = 4000;
+    let place = Place::new();
+    // An adaptor that sleeps as soon as it has nothing to do, and whom nothing but its guest wakes.
+    let _node = place.start(1, &[], &["--peer", "2", "--poll", "0s"]);
+    let mut stream = client(&place.socket(1));
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mut asked = [0; 32];
+    asked[..4].copy_from_slice(&32u32.to_le_bytes());
+    stream.write_all(&message(REGION_INFO, &asked).repeat(QUESTIONS)).unwrap();
+    let mut answers = vec![0; QUESTIONS * 48];
+    stream.read_exact(&mut answers).expect("every question is answered");
+}
+
+#[test]
 fn clients_that_are_turned_away_again_and_again_hold_up_no_load() {
     let place = Place::new();
     let mut node = place.start(1, &[], &["--peer", "2"]);
