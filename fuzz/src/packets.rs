@@ -84,7 +84,7 @@ pub fn wire(packet: &Packet) -> Vec<u8> {
 
 fn flow(source: NodeId, destination: NodeId, body: Body) -> Packet {
     let (source_incarnation, destination_incarnation) = (Incarnation(1), Incarnation(1));
-    Packet { source, destination, source_incarnation, destination_incarnation, body }
+    Packet { source, destination, source_incarnation, destination_incarnation, channel: Channel::Small, body }
 }
 
 fn progress() -> Progress {
