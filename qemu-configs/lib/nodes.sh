@@ -164,6 +164,7 @@ monitor_command() {
     # Events come in between, and the greeting.
     while (($(now_us) < end)); do
         IFS= read -r -t 1 -u "$fd" line || continue
+        printf '%s\n' "$line" >>"$LOGS/guest$1.monitor.log"
         [[ $line == '{"return":'* || $line == '{"error":'* ]] || continue
         monitor_answer=$line
         break
