@@ -157,9 +157,9 @@ node_monitor() {
 }
 
 monitor_command() {
-    local file=$WORK/monitor$1 arguments=${3:-"{}"} end=$(($(now_us) + 10000000)) line fd
+    local file=$WORK/monitor$1 json=${3:-"{}"} end=$(($(now_us) + 10000000)) line fd
     exec {fd}<>"$file.out"
-    printf '{"execute":"%s","arguments":%s}\n' "$2" "$arguments" >"$file.in"
+    printf '{"execute":"%s","arguments":%s}\n' "$2" "$json" >"$file.in"
     monitor_answer='no answer'
     # Events come in between, and the greeting.
     while (($(now_us) < end)); do

@@ -247,8 +247,8 @@ impl Config {
         })
     }
 
-    /// The physical address bits that a guest needs so that both SeaBIOS and OVMF have room for the spaces: they give an eighth of
-    /// what can be addressed to 64-bit BARs (SeaBIOS a quarter, up to 45 bits).
+    /// The physical address bits with which both SeaBIOS and OVMF have room for the two spaces. They take twice `space_size`, and
+    /// OVMF gives 64-bit BARs an eighth of what can be addressed, SeaBIOS up to 46 bits no less.
     pub const fn guest_address_bits(&self) -> u32 {
         self.geometry.space_size().trailing_zeros().saturating_add(4)
     }
