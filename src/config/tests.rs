@@ -104,7 +104,7 @@ fn each_bad_value_gives_its_line() {
         ("window-size = 'big'", "window-size: 'big' is not a size such as 256M or 1G"),
         (
             "window-size = '512G'",
-            "window-size: 16 windows of 512G are more than 4T, the most for which a guest's firmware has room",
+            "window-size: 16 windows of 512G are more than 4T, the most for which a guest's firmware has room; give fewer nodes or smaller windows",
         ),
         ("deadline = '5s'", "deadline: 5s is not between 1ms and 4s"),
         ("deadline = '0s'", "deadline: 0s is not between 1ms and 4s"),
