@@ -21,7 +21,7 @@ impl fmt::Display for NodeId {
 }
 
 /// A set of node ids: a bit for each of the 256.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodeSet([u64; 4]);
 
 impl NodeSet {
@@ -98,7 +98,7 @@ impl Place {
 }
 
 /// How the access space is cut: a window of equal size for each node, node 0 first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
     nodes: u16,
     window_bits: u32,

@@ -9,7 +9,7 @@ use bytes::Bytes;
 pub struct LoadTag(pub u64);
 
 /// The answer to a load.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Completion {
     /// Which load it answers.
     pub tag: LoadTag,

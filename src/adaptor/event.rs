@@ -4,7 +4,7 @@ use super::address::NodeId;
 use super::mesh::packet::Incarnation;
 
 /// Something that happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A round trip of protocol data with the node worked: it can be reached.
     LinkUp(NodeId, Incarnation),

@@ -20,7 +20,7 @@ pub(super) mod event {
 const EVENT_VECTOR: u16 = 0;
 
 /// Registers that hold what the guest wrote.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Written {
     pub(super) event_enable: u32,
     pub(super) command_address: u64,
@@ -44,7 +44,7 @@ impl Written {
 }
 
 /// The function's own state.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Function {
     pub(super) config: ConfigSpace,
     pub(super) msix: Msix,

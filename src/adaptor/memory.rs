@@ -7,7 +7,7 @@ use bytes::Bytes;
 pub struct OperationId(pub u64);
 
 /// A run of bytes in the bus's address space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Segment {
     /// Where it begins (a guest-physical address where there is no IOMMU).
     pub address: u64,
@@ -17,7 +17,7 @@ pub struct Segment {
 
 /// What is to be done to guest memory. An operation is executed whole or not at all: every
 /// segment is checked before the first byte is copied.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MemoryOperation {
     /// Copy the segments, one after the other, out of memory.
     Read {
@@ -47,7 +47,7 @@ impl MemoryOperation {
 }
 
 /// Why a memory operation was not executed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemoryFault {
     /// No memory that the adaptor can reach is mapped there.
     Unmapped,

@@ -55,7 +55,7 @@ pub enum Region {
 }
 
 /// What an adaptor is configured with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     /// This node.
     pub node: NodeId,
@@ -72,7 +72,7 @@ pub struct Settings {
 }
 
 /// The network adaptor of one bus.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Adaptor {
     settings: Settings,
     random: Random,
@@ -90,6 +90,11 @@ pub struct Adaptor {
 impl Adaptor {
     /// An adaptor in its state after power-on, without links.
     pub fn new(settings: Settings) -> Self {
+        Self::with_limits(settings, target::Limits::default())
+    }
+
+    /// As [`Adaptor::new`], with other bounds of the target unit.
+    pub fn with_limits(settings: Settings, limits: target::Limits) -> Self {
         let mut random = Random::new(settings.seed);
         let incarnation = Incarnation(random.next_nonzero());
         let Settings { node, geometry, peers, timing, gather, .. } = settings;
@@ -97,7 +102,7 @@ impl Adaptor {
             settings,
             incarnation,
             function: Function::default(),
-            target: Target::new(geometry, gather, timing.deadline),
+            target: Target::with_limits(geometry, gather, timing.deadline, limits),
             mesh: Mesh::new(node, incarnation, peers, timing, &mut random),
             master: Master::new(geometry.window_size()),
             sharing: Sharing::Unknown,

@@ -1,7 +1,7 @@
 //! Numbers that are hard to guess by accident: incarnations, nonces and jitter.
 
 /// A SplitMix64 generator. Its seed comes from outside, so that a simulated run can be repeated.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Random(u64);
 
 impl Random {

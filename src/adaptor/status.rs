@@ -14,7 +14,7 @@ pub enum Direction {
 }
 
 /// What a code lets software conclude; bits `[7:6]` of the code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
     /// Executed at the destination.
     Ok,

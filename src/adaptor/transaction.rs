@@ -11,7 +11,7 @@ use super::status::{Code, Direction};
 pub struct TransactionId(pub u64);
 
 /// A transaction on its way out.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     /// Its name.
     pub id: TransactionId,
@@ -24,7 +24,7 @@ pub struct Request {
 }
 
 /// What a transaction does.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RequestKind {
     /// Writes these bytes.
     Write(Bytes),
@@ -59,7 +59,7 @@ impl RequestKind {
 }
 
 /// How a transaction ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Finished {
     /// Its name.
     pub id: TransactionId,

@@ -14,7 +14,7 @@ pub const MAX_REQUESTS: usize = 256;
 pub const MAX_BYTES: usize = 1 << 20;
 
 /// A request of another node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Inbound {
     /// The node whose bus started it.
     pub source: NodeId,
@@ -39,14 +39,14 @@ fn held(kind: &RequestKind) -> usize {
 }
 
 /// The requests of one source.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Queue {
     requests: VecDeque<Inbound>,
     bytes: usize,
 }
 
 /// The master access buffer.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct AccessBuffer {
     /// Only queues that are not empty.
     queues: BTreeMap<NodeId, Queue>,

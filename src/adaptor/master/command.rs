@@ -13,7 +13,7 @@ use bytes::Bytes;
 const PROBE_ANSWER: u64 = 0x78;
 
 /// What COMMAND_STATUS reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum CommandStatus {
     /// Done.
@@ -49,7 +49,7 @@ impl From<ExportError> for CommandStatus {
 }
 
 /// What the bus side knows by itself about the guest's memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MemoryView {
     /// It may be shared with the adaptor, or not.
     #[default]
@@ -59,7 +59,7 @@ pub enum MemoryView {
 }
 
 /// Whether adaptor and guest see the same memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Sharing {
     /// Nothing has shown it yet.
     #[default]
@@ -71,7 +71,7 @@ pub enum Sharing {
 }
 
 /// How a command ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Finished {
     /// What COMMAND_STATUS reads from now on.
     pub status: CommandStatus,
@@ -80,13 +80,13 @@ pub struct Finished {
 }
 
 /// A memory operation that the mailbox needs, still without a name.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Step {
     Read(Vec<Segment>),
     Write(Segment, Bytes),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Opcode {
     Export,
     Unexport,
@@ -105,7 +105,7 @@ impl Opcode {
 }
 
 /// What the registers said when the command was started.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Order {
     opcode: Opcode,
     bits: u32,
@@ -113,7 +113,7 @@ struct Order {
     cookie: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum State {
     Idle,
     Descriptor(Order),
@@ -126,7 +126,7 @@ enum State {
 }
 
 /// The command mailbox.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Mailbox {
     state: State,
     step: Option<Step>,

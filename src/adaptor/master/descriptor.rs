@@ -70,7 +70,7 @@ impl<'a> Descriptor<'a> {
 }
 
 /// An EXPORT whose run list is being read.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Listing {
     pub(super) export: Export,
     /// Runs that are still to be read.

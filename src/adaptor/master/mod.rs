@@ -26,7 +26,7 @@ use command::{Mailbox, Step};
 use std::collections::{BTreeMap, VecDeque};
 
 /// How a request of another node ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Answer {
     /// The node that asked.
     pub source: NodeId,
@@ -39,7 +39,7 @@ pub struct Answer {
 }
 
 /// What a memory operation under way is for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Purpose {
     /// The command mailbox.
     Command,
@@ -60,7 +60,7 @@ impl Purpose {
 }
 
 /// A memory operation under way.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Running {
     purpose: Purpose,
     /// Nobody waits for it any more.
@@ -68,7 +68,7 @@ struct Running {
 }
 
 /// The master unit, with its access buffer, window table and command mailbox.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Master {
     windows: WindowTable,
     buffer: AccessBuffer,

@@ -19,7 +19,7 @@ pub const MAX_REQUEST: u64 = 64 << 10;
 pub const GRAIN: u64 = BLOCK_SIZE;
 
 /// What other nodes may do with a window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rights {
     /// Other nodes may load from it.
     pub read: bool,
@@ -46,7 +46,7 @@ impl Rights {
 }
 
 /// A run of memory on this node's bus.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Run {
     /// Its bus address.
     pub address: u64,
@@ -66,7 +66,7 @@ impl Run {
 }
 
 /// A window that is to be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Export {
     /// Where it is to begin in the node's offset space; `None` lets the table choose.
     pub offset: Option<u64>,
@@ -92,7 +92,7 @@ pub enum ExportError {
 }
 
 /// A window that other nodes may reach.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
     len: u64,
     rights: Rights,
@@ -145,7 +145,7 @@ impl Window {
 }
 
 /// The windows that a node exports.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WindowTable {
     windows: BTreeMap<u64, Window>,
     /// Runs in all windows together.

@@ -19,13 +19,13 @@ use crate::adaptor::status::{Code, Direction};
 use crate::adaptor::transaction::{Finished, Request, RequestKind, TransactionId};
 
 /// What kept an answer from coming, since the last one that came.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Trouble {
     corrupt: bool,
     sequence: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Initiator {
     time_to_try: Duration,
     lease: Duration,

@@ -32,7 +32,7 @@ use super::status::{Code, Direction};
 use super::transaction::{Finished, Request};
 
 /// The times that bound everything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timing {
     /// The longest time from the start of a transaction to its report.
     pub deadline: Duration,
@@ -50,7 +50,7 @@ impl Timing {
 }
 
 /// What another node wants of this one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Wanted {
     /// A request that is next in order; its ticket is to be handed back with the answer.
     Request(Inbound),
@@ -59,7 +59,7 @@ pub enum Wanted {
 }
 
 /// What is known of a peer, for the node table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PeerState {
     /// Whether it can be reached.
     pub up: bool,
@@ -70,7 +70,7 @@ pub struct PeerState {
 }
 
 /// The sessions of a node.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mesh {
     sessions: BTreeMap<NodeId, Session>,
     /// Transactions to nodes that are not configured.

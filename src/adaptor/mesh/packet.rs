@@ -34,11 +34,11 @@ impl fmt::Display for Incarnation {
 }
 
 /// A moment of the responding node's clock, which the initiating node only sends back; 0 means none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stamp(pub u64);
 
 /// A packet, taken apart.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Packet {
     /// The node that sends it.
     pub source: NodeId,
@@ -53,7 +53,7 @@ pub struct Packet {
 }
 
 /// What the initiating side tells with each of its packets about the answers and the lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Progress {
     /// The epoch of the flow; sending it confirms that it is not abandoned.
     pub epoch: Epoch,
@@ -64,7 +64,7 @@ pub struct Progress {
 }
 
 /// The kinds of packets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Body {
     /// Names the sender's incarnation and asks for a sign of life, or gives one.
     Hello {

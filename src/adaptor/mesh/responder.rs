@@ -16,7 +16,7 @@ use crate::adaptor::Instant;
 use crate::adaptor::status::{Code, Direction};
 
 /// Names a request at this node between its arrival and its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     epoch: Epoch,
     sequence: Sequence,
@@ -34,7 +34,7 @@ impl Ticket {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Answer {
     direction: Direction,
     code: Code,
@@ -54,7 +54,7 @@ pub(super) enum Freshness {
     New,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Responder {
     lease: Duration,
     epoch: Option<Epoch>,

@@ -26,7 +26,7 @@ use crate::adaptor::random::Random;
 use crate::adaptor::status::{Code, Direction};
 use crate::adaptor::transaction::{Finished, Request, RequestKind};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Reach {
     Down,
     Up,
@@ -34,13 +34,13 @@ enum Reach {
 }
 
 /// What a session produced for other units.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Outputs {
     pub(super) inbound: VecDeque<Wanted>,
     pub(super) events: VecDeque<Event>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Session {
     node: NodeId,
     peer: NodeId,

@@ -74,7 +74,7 @@ pub enum ConfigAction {
 }
 
 /// The configuration space of the function.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ConfigSpace {
     bytes: [u8; LAID_DOWN],
 }

@@ -16,7 +16,7 @@ const VECTOR_CONTROL: usize = 12;
 ///
 /// Whoever holds the function (QEMU) keeps the table itself and shows us only its effect: a vector
 /// is connected, or not. The table here is what a client reads back that does not.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Msix {
     connected: u16,
     pending: u16,

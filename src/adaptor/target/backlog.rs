@@ -10,7 +10,7 @@ use core::time::Duration;
 use crate::adaptor::Instant;
 
 /// The waiting time of the present backlog.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Backlog {
     limit: Duration,
     waited: Duration,

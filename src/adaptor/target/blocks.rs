@@ -7,7 +7,7 @@ use core::ops::RangeInclusive;
 use crate::adaptor::address::{BLOCK_SIZE, Block, Geometry, NodeId, Place};
 
 /// A run of neighbouring blocks of the space; it may reach from one node's window into the next one's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Blocks {
     first: Block,
     last: Block,

@@ -13,7 +13,7 @@ use crate::adaptor::status::{Code, Direction, StatusWord};
 use crate::adaptor::transaction::TransactionId;
 
 /// A check that has not been answered.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Check {
     /// What the bus calls it.
     pub tag: LoadTag,
@@ -55,7 +55,7 @@ impl Check {
 }
 
 /// The checks that wait, in the order of the bus; at most `limit`.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Checks {
     limit: usize,
     waiting: Vec<Check>,

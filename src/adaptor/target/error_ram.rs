@@ -10,14 +10,14 @@ use crate::adaptor::address::{Block, NodeId};
 use crate::adaptor::status::{Code, Direction};
 use crate::adaptor::transaction::TransactionId;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Error {
     code: Code,
     order: TransactionId,
 }
 
 /// The errors of one block and direction.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Errors {
     /// The one that was started first: what a check returns.
     first: Error,
@@ -25,7 +25,7 @@ struct Errors {
     last: Error,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Entry {
     write: Option<Errors>,
     read: Option<Errors>,
@@ -52,7 +52,7 @@ impl Entry {
 }
 
 /// The error log of a bus: an entry for each block with errors, at most `capacity` of them.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ErrorRam {
     capacity: usize,
     entries: BTreeMap<Block, Entry>,

@@ -10,7 +10,7 @@ use crate::adaptor::status::Code;
 use crate::adaptor::transaction::TransactionId;
 
 /// A load under way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fetch {
     number: u16,
     /// What the bus calls it.
@@ -22,7 +22,7 @@ pub struct Fetch {
 }
 
 /// The fetch buffers of a bus.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FetchBuffers {
     free: VecDeque<u16>,
     held: BTreeMap<TransactionId, Fetch>,

@@ -1,7 +1,7 @@
 //! The bounds of the target unit, in one place.
 
 /// How many things the target unit holds at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// Write buffers.
     pub write_buffers: u16,

@@ -40,7 +40,7 @@ use super::status::{Code, Direction};
 use super::transaction::{Request, RequestKind, TransactionId};
 
 /// What happened since the last reset.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Counters {
     /// Stores into the access space, executed or not; each of those that were joined counts.
     pub stores: u64,
@@ -57,7 +57,7 @@ fn count(counter: &mut u64) {
 }
 
 /// The target unit of one bus.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     geometry: Geometry,
     gather: Duration,

@@ -10,7 +10,7 @@ use crate::adaptor::address::Block;
 use crate::adaptor::status::Direction;
 
 /// The transactions of one direction that are under way on a block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tally {
     /// How many have been started and have not completed.
     pub outstanding: usize,
@@ -19,7 +19,7 @@ pub struct Tally {
 }
 
 /// What is under way on a block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tag {
     /// Writes, by write buffer.
     pub writes: Tally,
@@ -41,7 +41,7 @@ impl Tag {
 }
 
 /// A tag for each block with transactions under way.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TagRam {
     tags: BTreeMap<Block, Tag>,
 }

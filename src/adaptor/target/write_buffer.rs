@@ -17,7 +17,7 @@ use crate::adaptor::status::Code;
 use crate::adaptor::transaction::{Request, RequestKind, TransactionId};
 
 /// A buffer to which stores may still be added.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Open {
     number: u16,
     id: TransactionId,
@@ -39,7 +39,7 @@ impl Open {
 }
 
 /// A buffer whose transaction is under way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Closed {
     number: u16,
     /// Where the write begins.
@@ -49,7 +49,7 @@ pub struct Closed {
 }
 
 /// The write buffers of a bus.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WriteBuffers {
     /// Numbers not in use. The one that has been free longest is used first, so that its log stays readable
     /// as long as possible.

@@ -1,0 +1,330 @@
+//! A node of the model: a whole adaptor, its end of the link, and what stands in the blocks that it exports.
+//!
+//! Invariant: of what the adaptor has to say, only packets for which the network has no room stay in it.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ahash::AHasher;
+use assured_rdma::adaptor::address::{BLOCK_SIZE, Geometry, NodeId};
+use assured_rdma::adaptor::memory::{MemoryOperation, OperationId, Segment};
+use assured_rdma::adaptor::mesh::Timing;
+use assured_rdma::adaptor::mesh::framing::Framer;
+use assured_rdma::adaptor::{Adaptor, Event, Instant, LoadTag, Region, Settings, target};
+use bytes::Bytes;
+
+use crate::bounds::Bounds;
+use crate::guest;
+
+/// Blocks in the window of a node.
+pub const BLOCKS: usize = 2;
+/// A bus has one load at a time, so it needs no more names.
+const TAG: LoadTag = LoadTag(0);
+
+/// A is the node whose bus makes accesses, B the one that they go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Side {
+    A,
+    B,
+}
+
+impl Side {
+    pub const BOTH: [Self; 2] = [Self::A, Self::B];
+
+    pub const fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+
+    const fn id(self) -> NodeId {
+        NodeId(1 + self as u8)
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// What was done to a node's memory for the other one.
+#[derive(Clone, Debug)]
+pub enum Execution {
+    Write { block: usize, data: Bytes },
+    Read { block: usize, len: usize, value: u8 },
+}
+
+/// What came out of an adaptor.
+#[derive(Default)]
+pub struct Outputs {
+    pub packets: Vec<Bytes>,
+    /// The answer to the load that the bus waits for.
+    pub answer: Option<Bytes>,
+    /// The shell is asked to cut the link.
+    pub cut: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    side: Side,
+    adaptor: Adaptor,
+    pub is_linked: bool,
+    /// The value in all the bytes of a block that are used.
+    memory: [u8; BLOCKS],
+    exported: usize,
+    /// How often it was started or reset.
+    pub life: u8,
+    /// How often its process was started.
+    process: u8,
+    /// A memory operation that was executed, of which the adaptor does not know yet.
+    running: Option<(OperationId, Bytes)>,
+}
+
+impl Node {
+    /// A node after its start, its window exported.
+    pub fn new(side: Side, bounds: &Bounds, now: Instant) -> Self {
+        let mut node = Self {
+            side,
+            adaptor: start(side, bounds.timing, 0),
+            is_linked: false,
+            memory: [0; BLOCKS],
+            exported: bounds.exported,
+            life: 0,
+            process: 0,
+            running: None,
+        };
+        node.boot(now);
+        node
+    }
+
+    /// The process dies and is started again. Its memory is that of the guest, which lives on.
+    pub fn crash(&mut self, now: Instant, timing: Timing) {
+        self.life += 1;
+        self.process += 1;
+        self.running = None;
+        self.adaptor = start(self.side, timing, self.process);
+        self.boot(now);
+        self.link_up(now);
+    }
+
+    /// The function is reset.
+    pub fn reset(&mut self, now: Instant) {
+        self.life += 1;
+        self.adaptor.handle_reset(self.clock(now));
+        // A load that waited is answered, but its bus does not listen any more.
+        while self.adaptor.poll_completion().is_some() {}
+        self.boot(now);
+    }
+
+    /// Does what a driver does first: it enables the function and exports the window.
+    fn boot(&mut self, now: Instant) {
+        let local = self.clock(now);
+        for (region, offset, data) in guest::EXPORT {
+            self.adaptor.handle_store(local, region, offset, data).expect("registers are never busy");
+        }
+        while let Some(operation) = self.adaptor.poll_memory(local) {
+            let MemoryOperation::Read { id, segments } = operation else { panic!("an export only reads") };
+            let bytes = segments.iter().flat_map(|segment| guest::command_memory(segment, self.exported));
+            let data = bytes.collect();
+            self.adaptor.handle_memory_done(local, id, Ok(data));
+        }
+        assert_eq!(self.register(now, 0x50) as u32, 0, "the window is exported");
+    }
+
+    /// The node's own clock, which begins anew with its process: nobody may depend on another node's.
+    fn clock(&self, now: Instant) -> Instant {
+        now.after(self.ahead())
+    }
+
+    fn ahead(&self) -> Duration {
+        match (self.side, self.process) {
+            (Side::A, 0) => Duration::from_secs(3),
+            (Side::B, 0) => Duration::from_secs(7),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// When it wants to be woken, by the clock of the model.
+    pub fn timeout(&self) -> Option<Instant> {
+        let at = self.adaptor.poll_timeout()?.since(Instant::ZERO);
+        Some(Instant::ZERO.after(at.saturating_sub(self.ahead())))
+    }
+
+    pub fn wake(&mut self, now: Instant) {
+        self.adaptor.handle_timeout(self.clock(now));
+    }
+
+    fn register(&mut self, now: Instant, offset: u64) -> u64 {
+        self.adaptor.handle_load(self.clock(now), TAG, Region::Registers, offset, 8);
+        let answer = self.adaptor.poll_completion().expect("a register answers at once");
+        u64::from_le_bytes(answer.data[..].try_into().expect("8 bytes"))
+    }
+
+    /// How many transactions of its bus did not end well, since it was started or reset.
+    pub fn errors(&mut self, now: Instant) -> u64 {
+        self.register(now, 0x98)
+    }
+
+    pub fn store(&mut self, now: Instant, block: usize, value: u8) {
+        let result = self.adaptor.handle_store(self.clock(now), Region::Access, space(block), &[value; 8]);
+        result.expect("a buffer is free");
+    }
+
+    pub fn load(&mut self, now: Instant, block: usize, len: usize) {
+        self.adaptor.handle_load(self.clock(now), TAG, Region::Access, space(block), len);
+    }
+
+    pub fn check(&mut self, now: Instant, block: usize) {
+        self.adaptor.handle_load(self.clock(now), TAG, Region::Assurance, space(block), 4);
+    }
+
+    pub fn link_up(&mut self, now: Instant) {
+        self.is_linked = true;
+        self.adaptor.handle_link_up(self.clock(now), self.side.other().id());
+    }
+
+    pub fn link_down(&mut self, now: Instant) {
+        self.is_linked = false;
+        self.adaptor.handle_link_down(self.clock(now), self.side.other().id());
+    }
+
+    /// The bytes of a packet arrive as they were sent.
+    pub fn receive(&mut self, now: Instant, wire: &Bytes) {
+        let mut framer = Framer::default();
+        framer.push(wire);
+        let packet = framer.next_packet().expect("a whole packet").expect("an intact packet");
+        self.adaptor.handle_packet(self.clock(now), self.side.other().id(), packet);
+    }
+
+    /// The bytes of a packet arrive, but not as they were sent.
+    pub fn receive_corrupt(&mut self) {
+        self.adaptor.handle_corrupt(self.side.other().id());
+    }
+
+    /// Executes the next request that may be executed now; [`Self::finish`] is to follow.
+    pub fn execute(&mut self, now: Instant) -> Option<Execution> {
+        let operation = self.adaptor.poll_memory(self.clock(now))?;
+        let name = operation.id();
+        let (execution, data) = match operation {
+            MemoryOperation::Write { segments, data, .. } => {
+                let block = block_of(&segments);
+                self.memory[block] = data[0];
+                (Execution::Write { block, data }, Bytes::new())
+            }
+            MemoryOperation::Read { segments, .. } => {
+                let (block, len) = (block_of(&segments), segments[0].len);
+                let value = self.memory[block];
+                (Execution::Read { block, len, value }, vec![value; len].into())
+            }
+        };
+        self.running = Some((name, data));
+        Some(execution)
+    }
+
+    /// Tells the adaptor that what was executed is done.
+    pub fn finish(&mut self, now: Instant) {
+        if let Some((name, data)) = self.running.take() {
+            self.adaptor.handle_memory_done(self.clock(now), name, Ok(data));
+        }
+    }
+
+    pub const fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Takes out what the adaptor has to say, but not more than `room` packets.
+    pub fn take_outputs(&mut self, now: Instant, room: usize) -> Outputs {
+        let mut outputs = Outputs::default();
+        while let Some(event) = self.adaptor.poll_event() {
+            outputs.cut |= matches!(event, Event::CutLink(_));
+        }
+        while let Some(completion) = self.adaptor.poll_completion() {
+            assert_eq!((completion.tag, &outputs.answer), (TAG, &None), "one load at a time");
+            outputs.answer = Some(completion.data);
+        }
+        while self.is_linked && outputs.packets.len() < room {
+            let packet = self.adaptor.poll_packet(self.clock(now), self.side.other().id());
+            let Some(packet) = packet else { break };
+            let mut wire = Vec::new();
+            packet.emit(&mut wire);
+            outputs.packets.push(wire.into());
+        }
+        outputs
+    }
+}
+
+fn start(side: Side, timing: Timing, process: u8) -> Adaptor {
+    let settings = Settings {
+        node: side.id(),
+        geometry: Geometry::new(4, BLOCKS as u64 * BLOCK_SIZE).expect("a good geometry"),
+        peers: Side::BOTH.map(Side::id).into_iter().collect(),
+        timing,
+        // Stores are not joined here, so that each is a transaction.
+        gather: Duration::ZERO,
+        seed: 100 * u64::from(process) + side as u64,
+    };
+    // As few as are needed, because every state has them.
+    let limits = target::Limits {
+        write_buffers: 8,
+        write_buffers_per_node: 8,
+        fetch_buffers: 1,
+        checks: 1,
+        logged_blocks: BLOCKS,
+    };
+    Adaptor::with_limits(settings, limits)
+}
+
+/// Offset in the access space of a block of B's window.
+fn space(block: usize) -> u64 {
+    (u64::from(Side::B.id().0) * BLOCKS as u64 + block as u64) * BLOCK_SIZE
+}
+
+fn block_of(segments: &[Segment]) -> usize {
+    assert_eq!(segments.len(), 1, "the window is one run of memory");
+    ((segments[0].address - guest::EXPORTED) / BLOCK_SIZE) as usize
+}
+
+/// A node that states share until one of them changes it, with a digest, so that a node that did not change is not hashed
+/// again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shared {
+    node: Arc<Node>,
+    digest: u64,
+}
+
+impl Shared {
+    pub fn new(node: Node) -> Self {
+        Self { digest: digest(&node), node: Arc::new(node) }
+    }
+
+    pub fn change<R>(&mut self, change: impl FnOnce(&mut Node) -> R) -> R {
+        let node = Arc::make_mut(&mut self.node);
+        let result = change(node);
+        self.digest = digest(node);
+        result
+    }
+}
+
+fn digest(node: &Node) -> u64 {
+    let mut hasher = AHasher::default();
+    node.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl std::ops::Deref for Shared {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        &self.node
+    }
+}
+
+impl Hash for Shared {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.digest.hash(hasher);
+    }
+}

@@ -1,0 +1,327 @@
+//! The states of the model, and how one leads to another.
+//!
+//! Invariant: whatever happened at a node, what it has to say about it is in the network and in the ledger already.
+
+use std::time::Duration;
+
+use assured_rdma::adaptor::Instant;
+
+use crate::bounds::{ANY, Bounds, Budget};
+use crate::choices::Action;
+use crate::ledger::{Ledger, Line};
+use crate::network::{Flight, Network};
+use crate::node::{Execution, Node, Outputs, Shared, Side};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    pub now: Instant,
+    nodes: [Shared; 2],
+    pub network: Network,
+    pub ledger: Ledger,
+    pub left: Budget,
+    capacity: usize,
+    /// Nodes that are due are woken by an action of its own.
+    races: bool,
+}
+
+impl State {
+    /// Two linked nodes with nothing under way but, with [`Bounds::introduction`], their introduction.
+    pub fn new(bounds: &Bounds) -> Self {
+        let mut state = Self {
+            now: Instant::ZERO,
+            nodes: Side::BOTH.map(|side| Shared::new(Node::new(side, bounds, Instant::ZERO))),
+            network: Network::default(),
+            ledger: Ledger::default(),
+            left: bounds.budget,
+            capacity: bounds.capacity,
+            races: bounds.races,
+        };
+        for side in Side::BOTH {
+            state.act(side, |node, now| node.link_up(now));
+        }
+        if !bounds.introduction {
+            state.deliver_all();
+        }
+        state
+    }
+
+    pub fn node(&self, side: Side) -> &Node {
+        &self.nodes[side as usize]
+    }
+
+    /// Whether one end of the link is down.
+    pub fn is_cut(&self) -> bool {
+        Side::BOTH.into_iter().any(|side| !self.node(side).is_linked)
+    }
+
+    /// The packet that an action is about.
+    pub fn flight(&self, action: Action) -> Option<&Flight> {
+        match action {
+            Action::Deliver(to)
+            | Action::Lose(to)
+            | Action::Flip(to)
+            | Action::Keep(to)
+            | Action::Copy(to) => self.network.first(to),
+            Action::Release(place) => self.network.kept().get(place),
+            _ => None,
+        }
+    }
+
+    /// The state after an action; `None` where it does nothing.
+    pub fn after(&self, bounds: &Bounds, action: Action) -> Option<Self> {
+        let mut next = self.clone();
+        match action {
+            Action::Store(_) | Action::Load(_) | Action::Check(_) => next.access(bounds, action),
+            Action::Deliver(to) => next.deliver(to),
+            Action::Lose(to) => {
+                if !next.is_cut() {
+                    pay(&mut next.left.losses);
+                }
+                next.take(to);
+            }
+            Action::Flip(to) => {
+                pay(&mut next.left.flips);
+                next.take(to);
+                next.act(to, |node, _| node.receive_corrupt());
+            }
+            Action::Keep(to) => {
+                pay(&mut next.left.kept);
+                let flight = next.take(to);
+                next.network.keep(flight);
+            }
+            Action::Copy(to) => {
+                pay(&mut next.left.copies);
+                let copy = next.network.first(to)?.clone();
+                next.network.keep(copy);
+            }
+            Action::Release(place) => {
+                let flight = next.network.release(place);
+                next.receive(&flight);
+            }
+            Action::Execute => next.execute(1, bounds.slow_memory)?,
+            Action::ExecuteAll => next.execute(usize::MAX, false)?,
+            Action::Finish => next.act(Side::B, |node, now| node.finish(now)),
+            Action::Wait => next.wait(Instant::ZERO.after(bounds.horizon))?,
+            Action::Step => next.step()?,
+            Action::Wake(side) => next.wake(side),
+            Action::Cut(side) => {
+                pay(&mut next.left.cuts);
+                next.act(side, |node, now| node.link_down(now));
+            }
+            Action::Join(side) => next.act(side, |node, now| node.link_up(now)),
+            Action::Crash(side) => {
+                pay(&mut next.left.crashes[side as usize]);
+                next.begin_new_life(side, bounds, |node, now| node.crash(now, bounds.timing));
+            }
+            Action::Reset(side) => {
+                pay(&mut next.left.resets[side as usize]);
+                next.begin_new_life(side, bounds, |node, now| node.reset(now));
+            }
+        }
+        Some(next)
+    }
+
+    /// Something happens at a node; then what it has to say is taken out, as far as the network takes it.
+    fn act<R>(&mut self, side: Side, act: impl FnOnce(&mut Node, Instant) -> R) -> R {
+        let now = self.now;
+        let room = self.capacity.saturating_sub(self.network.load(side.other()));
+        let ledger = &mut self.ledger;
+        let (result, outputs) = self.nodes[side as usize].change(|node| {
+            let result = act(node, now);
+            let outputs = node.take_outputs(now, room);
+            if let Some(answer) = &outputs.answer {
+                ledger.answered(answer, || node.errors(now));
+            }
+            (result, outputs)
+        });
+        self.spread(side, outputs);
+        result
+    }
+
+    fn spread(&mut self, side: Side, outputs: Outputs) {
+        for wire in outputs.packets {
+            self.network.send(side.other(), wire);
+        }
+        if outputs.cut {
+            for side in Side::BOTH {
+                self.act(side, |node, now| node.link_down(now));
+            }
+            for side in Side::BOTH {
+                self.act(side, |node, now| node.link_up(now));
+            }
+        }
+    }
+
+    fn access(&mut self, bounds: &Bounds, access: Action) {
+        let now = self.now;
+        let lives = Side::BOTH.map(|side| self.node(side).life);
+        let deadline = bounds.timing.deadline;
+        match access {
+            Action::Store(block) => {
+                pay(&mut self.left.writes);
+                let value = self.ledger.store(block, now, lives);
+                self.act(Side::A, |node, now| node.store(now, block, value));
+            }
+            Action::Load(block) => {
+                pay(&mut self.left.reads);
+                let len = self.ledger.read(block, now, lives, deadline);
+                self.act(Side::A, |node, now| node.load(now, block, len));
+            }
+            Action::Check(block) => {
+                pay(&mut self.left.checks);
+                self.ledger.check(block, now, deadline);
+                self.act(Side::A, |node, now| node.check(now, block));
+                // What is overdue already is answered at once.
+                if !self.is_due(Side::A) {
+                    self.ledger.woken(now);
+                }
+            }
+            other => unreachable!("{other} is not an access"),
+        }
+    }
+
+    /// Takes out the next packet to a node; its sender is asked for another.
+    fn take(&mut self, to: Side) -> Flight {
+        let flight = self.network.take_first(to);
+        self.act(to.other(), |_, _| ());
+        flight
+    }
+
+    fn receive(&mut self, flight: &Flight) {
+        self.act(flight.to, |node, now| node.receive(now, &flight.wire));
+    }
+
+    fn deliver(&mut self, to: Side) {
+        let flight = self.take(to);
+        self.receive(&flight);
+    }
+
+    /// Everything under way arrives and is executed.
+    fn deliver_all(&mut self) {
+        self.act(Side::B, |node, now| node.finish(now));
+        while let Some(to) = Side::BOTH.into_iter().find(|&to| self.network.load(to) > 0) {
+            self.deliver(to);
+            self.execute(usize::MAX, false);
+        }
+    }
+
+    /// B executes at most so many requests, and learns of their end at once, unless its memory is slow.
+    fn execute(&mut self, limit: usize, slow_memory: bool) -> Option<()> {
+        let executions: Vec<Execution> = self.act(Side::B, |node, now| {
+            let next = || {
+                let execution = node.execute(now);
+                if !slow_memory {
+                    node.finish(now);
+                }
+                execution
+            };
+            std::iter::from_fn(next).take(limit).collect()
+        });
+        let life = self.node(Side::B).life;
+        for execution in &executions {
+            self.ledger.executed(execution, self.now, life);
+        }
+        (!executions.is_empty()).then_some(())
+    }
+
+    fn is_due(&self, side: Side) -> bool {
+        self.node(side).timeout().is_some_and(|at| at <= self.now)
+    }
+
+    /// Whether a node has to be woken before time can pass.
+    pub fn must_wake(&self, side: Side) -> bool {
+        self.races && self.is_due(side) && !self.is_blocked(side)
+    }
+
+    /// Whether the network takes nothing more from a node, so that it stays due.
+    fn is_blocked(&self, side: Side) -> bool {
+        self.network.load(side.other()) >= self.capacity
+    }
+
+    fn next_moment(&self) -> Option<Instant> {
+        let moments = self.nodes.iter().filter_map(|node| node.timeout());
+        moments.chain(self.ledger.due()).filter(|&at| at > self.now).min()
+    }
+
+    /// Time goes on to the next moment at which something is due, but not beyond the end.
+    fn wait(&mut self, end: Instant) -> Option<()> {
+        let moment = self.next_moment()?.min(end);
+        self.pass(moment);
+        if !self.races {
+            for side in Side::BOTH.into_iter().filter(|&side| self.is_due(side)).collect::<Vec<_>>() {
+                self.wake(side);
+            }
+        }
+        if !self.is_due(Side::A) {
+            self.ledger.woken(self.now);
+        }
+        Some(())
+    }
+
+    fn step(&mut self) -> Option<()> {
+        let end = self.now.after(Duration::from_millis(10));
+        if self.next_moment().is_some_and(|at| at <= end) {
+            return None;
+        }
+        pay(&mut self.left.steps);
+        self.pass(end);
+        Some(())
+    }
+
+    fn pass(&mut self, until: Instant) {
+        if self.left.delays != ANY && self.is_busy() {
+            pay(&mut self.left.delays);
+        }
+        self.now = until;
+    }
+
+    fn wake(&mut self, side: Side) {
+        self.act(side, |node, now| node.wake(now));
+        if self.is_due(side) && !self.is_blocked(side) {
+            self.ledger.breaks(Line::NoBusyLoop);
+        }
+        if side == Side::A {
+            self.ledger.woken(self.now);
+        }
+    }
+
+    fn begin_new_life(&mut self, side: Side, bounds: &Bounds, begin: impl FnOnce(&mut Node, Instant)) {
+        if side == Side::A {
+            self.ledger.forget(self.now, bounds.timing.lease);
+        }
+        self.act(side, begin);
+    }
+
+    /// Whether all is well again soon when nothing fails any more: the nodes find each other, and a write is done.
+    pub fn recovers(&self, bounds: &Bounds) -> bool {
+        let mut state = Self { races: false, ..self.clone() };
+        for side in Side::BOTH.into_iter().filter(|&side| !self.node(side).is_linked) {
+            state.act(side, |node, now| node.link_up(now));
+        }
+        let end = self.now.after(bounds.timing.deadline * 2 + Duration::from_millis(500));
+        while state.now < end && state.ledger.broken().is_none() {
+            state.deliver_all();
+            if state.ledger.due().is_some() {
+                if state.wait(end).is_none() {
+                    return false;
+                }
+                continue;
+            }
+            let tried = state.ledger.transactions().get(self.ledger.transactions().len()..).unwrap_or_default();
+            if tried.last().is_some_and(|transaction| transaction.is_assured()) {
+                return true;
+            }
+            state.left = Budget { writes: 1, checks: 1, delays: ANY, ..Budget::NONE };
+            state.access(bounds, Action::Store(0));
+            state.access(bounds, Action::Check(0));
+        }
+        false
+    }
+}
+
+/// Takes one from what is left, unless there is any number of it.
+fn pay(left: &mut u8) {
+    if *left != ANY {
+        *left -= 1;
+    }
+}
