@@ -5,4 +5,12 @@
 //! the same offset, says from local knowledge whether these were really done.
 
 pub mod adaptor;
+pub mod certs;
+pub mod config;
+pub mod event_loop;
+pub mod net;
+pub mod node;
+pub mod poller;
+pub mod router;
+pub mod router_process;
 pub mod vfio;

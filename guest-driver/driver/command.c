@@ -56,12 +56,22 @@ void ardma_mailbox_destroy(struct ardma_adaptor *adaptor)
 	adaptor->mailbox = NULL;
 }
 
+/* Notes what is known of shared memory, and tells the operator when it turns out not to be. */
+static void ardma_set_memory(struct ardma_adaptor *adaptor, u32 memory)
+{
+	if (memory == ARDMA_MEMORY_NOT_SHARED && adaptor->memory != memory)
+		dev_warn(&adaptor->pdev->dev,
+			 "QEMU does not share this guest's memory with the adaptor: exports are refused. Start QEMU with -object memory-backend-memfd,id=ram,size=...,share=on -machine memory-backend=ram\n");
+	WRITE_ONCE(adaptor->memory, memory);
+}
+
 static int ardma_command_errno(struct ardma_adaptor *adaptor, u32 opcode, u32 status)
 {
 	switch (status) {
 	case ARDMA_CMD_STATUS_OK:
 		return 0;
 	case ARDMA_CMD_STATUS_NOT_SHARED:
+		ardma_set_memory(adaptor, ARDMA_MEMORY_NOT_SHARED);
 		return -EOPNOTSUPP;
 	case ARDMA_CMD_STATUS_MEMORY_FAULT:
 		return -ENXIO;
@@ -174,31 +184,26 @@ int ardma_command_unexport(struct ardma_adaptor *adaptor, u64 offset)
 	return ardma_command(adaptor, ARDMA_CMD_UNEXPORT, get_random_u32());
 }
 
-/* Finds out whether the adaptor sees the guest's memory: sets adaptor->memory and logs a change. */
+/* Finds out whether the adaptor sees the guest's memory, and keeps the answer. */
 int ardma_command_probe(struct ardma_adaptor *adaptor)
 {
 	struct ardma_descriptor *descriptor = ardma_command_prepare(adaptor);
 	u32 cookie = get_random_u32();
-	u32 before = adaptor->memory;
+	u64 proof = (u64)cookie << 32 | (u32)~cookie;
+	u32 memory = ARDMA_MEMORY_UNKNOWN;
 	int ret;
 
 	if (!descriptor)
 		return -EIO;
 	ret = ardma_command(adaptor, ARDMA_CMD_PROBE, cookie);
-	if (!ret && le64_to_cpu(READ_ONCE(descriptor->proof)) != ((u64)cookie << 32 | (u32)~cookie))
-		ret = -EOPNOTSUPP;
-	if (ret == -ENXIO)
+	/* It may also see a copy that is only its own, or not reach the memory at all. */
+	if (ret == -ENXIO || (!ret && le64_to_cpu(READ_ONCE(descriptor->proof)) != proof))
 		ret = -EOPNOTSUPP;
 
 	if (!ret)
-		adaptor->memory = ARDMA_MEMORY_SHARED;
+		memory = ARDMA_MEMORY_SHARED;
 	else if (ret == -EOPNOTSUPP)
-		adaptor->memory = ARDMA_MEMORY_NOT_SHARED;
-	else
-		adaptor->memory = ARDMA_MEMORY_UNKNOWN;
-
-	if (adaptor->memory == ARDMA_MEMORY_NOT_SHARED && before != ARDMA_MEMORY_NOT_SHARED)
-		dev_warn(&adaptor->pdev->dev,
-			 "QEMU does not share this guest's memory with the adaptor: exports are refused. Start QEMU with -object memory-backend-memfd,id=ram,size=...,share=on -machine memory-backend=ram\n");
+		memory = ARDMA_MEMORY_NOT_SHARED;
+	ardma_set_memory(adaptor, memory);
 	return ret;
 }

@@ -14,7 +14,8 @@
 #define ARDMA_READY_MS		2000
 #define ARDMA_READY_POLL_MS	10
 
-#define ARDMA_FILE_EVENTS	(ARDMA_EVENT_LINK | ARDMA_EVENT_ERROR | ARDMA_EVENT_MEMORY)
+#define ARDMA_FILE_EVENTS	\
+	(ARDMA_EVENT_LINK | ARDMA_EVENT_ERROR | ARDMA_EVENT_MEMORY | ARDMA_EVENT_DUPLICATE)
 
 /* Whether the registers hold anything but the all-ones of a function that does not answer. */
 bool ardma_answers(struct ardma_adaptor *adaptor)
@@ -43,6 +44,7 @@ int ardma_identify(struct ardma_adaptor *adaptor)
 	adaptor->node = ardma_read32(adaptor, ARDMA_REG_NODE_ID);
 	adaptor->node_count = ardma_read32(adaptor, ARDMA_REG_NODE_COUNT);
 	adaptor->window_size = ardma_read64(adaptor, ARDMA_REG_WINDOW_SIZE);
+	adaptor->incarnation = ardma_read64(adaptor, ARDMA_REG_INCARNATION);
 	split = ardma_read32(adaptor, ARDMA_REG_ADDRESS_SPLIT);
 	adaptor->window_bits = split & 0xff;
 	adaptor->bus_bits = split >> 8 & 0xff;
@@ -70,8 +72,7 @@ int ardma_identify(struct ardma_adaptor *adaptor)
 
 /*
  * Begins to use the adaptor, at first and after everything that may have reset it: where its
- * incarnation is a new one the windows of the old are gone. Only the first start has no old one
- * to compare with.
+ * incarnation is a new one the windows of the old are gone.
  */
 int ardma_start(struct ardma_adaptor *adaptor)
 {

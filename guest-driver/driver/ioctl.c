@@ -135,7 +135,7 @@ static int ardma_call_reset(struct ardma_file *file, union ardma_argument *argum
 	pci_dev_lock(adaptor->pdev);
 	if (!adaptor->gone)
 		ret = pci_reset_function_locked(adaptor->pdev);
-	if (!ret && READ_ONCE(adaptor->broken))
+	if (ret != -ENODEV && READ_ONCE(adaptor->broken))
 		ret = -EIO;
 	pci_dev_unlock(adaptor->pdev);
 	return ret == -ENOTTY ? -EOPNOTSUPP : ret;

@@ -107,6 +107,14 @@ static int ardma_enable(struct ardma_adaptor *adaptor)
 		goto err_unmap;
 	}
 	dma_set_max_seg_size(&pdev->dev, UINT_MAX);
+
+	/* A kernel before this one may have left windows; they go before the adaptor may use DMA. */
+	down_write(&adaptor->gate);
+	if (!ardma_reset_function(adaptor))
+		ret = dev_err_probe(&pdev->dev, -EIO, "a reset is not confirmed\n");
+	up_write(&adaptor->gate);
+	if (ret)
+		goto err_unmap;
 	pci_set_master(pdev);
 	return 0;
 
@@ -123,7 +131,6 @@ static void ardma_disable(struct ardma_adaptor *adaptor)
 {
 	struct pci_dev *pdev = adaptor->pdev;
 
-	pci_clear_master(pdev);
 	pci_iounmap(pdev, adaptor->registers);
 	pci_release_selected_regions(pdev, ARDMA_BARS);
 	pci_disable_device(pdev);
@@ -256,8 +263,9 @@ static void ardma_reset_done(struct pci_dev *pdev)
 	enable_irq(adaptor->irq);
 	if (!adaptor->gone && ardma_start(adaptor))
 		adaptor->broken = true;
-	up_write(&adaptor->gate);
+	/* Before any access is possible: who has made one since can know that there was a reset. */
 	ardma_announce(adaptor, ARDMA_EVENT_RESET);
+	up_write(&adaptor->gate);
 }
 
 static const struct pci_error_handlers ardma_error_handlers = {

@@ -6,11 +6,18 @@
 #include <linux/mm.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
+#include <linux/uaccess.h>
 
 #include "driver.h"
 
 /* Pages pinned in one go; between two of them a killed process gives up. */
 #define ARDMA_PIN_BATCH		512
+
+/*
+ * Both sides use the memory all the time: copies to and fro at map and unmap would overwrite what
+ * the other has written. Mappings that would need them are refused.
+ */
+#define ARDMA_MEMORY_ATTRIBUTES	DMA_ATTR_SKIP_CPU_SYNC
 
 struct ardma_run {
 	__le64 address;
@@ -90,10 +97,9 @@ err_unpin:
 int ardma_memory_pin(struct ardma_memory *memory, u64 address, u64 length, bool writable)
 {
 	struct page **pages;
-	u64 last;
 	int ret;
 
-	if (check_add_overflow(address, length - 1, &last) || last > ULONG_MAX)
+	if (address > ULONG_MAX || !access_ok(u64_to_user_ptr(address), length))
 		return -EFAULT;
 	if (length >> PAGE_SHIFT > INT_MAX / sizeof(*pages))
 		return -ENOMEM;
@@ -142,6 +148,12 @@ void ardma_memory_unpin(struct ardma_memory *memory)
 	ardma_memory_uncharge(memory);
 }
 
+/* What an IOMMU, if there is one, lets the adaptor do. */
+static enum dma_data_direction ardma_memory_direction(const struct ardma_memory *memory)
+{
+	return memory->writable ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE;
+}
+
 /* Maps pinned memory for DMA. Refuses where the kernel would put copies in between. */
 int ardma_memory_map(struct ardma_adaptor *adaptor, struct ardma_memory *memory)
 {
@@ -150,7 +162,8 @@ int ardma_memory_map(struct ardma_adaptor *adaptor, struct ardma_memory *memory)
 	unsigned int i;
 	int ret;
 
-	ret = dma_map_sgtable(dev, &memory->pages, DMA_BIDIRECTIONAL, 0);
+	ret = dma_map_sgtable(dev, &memory->pages, ardma_memory_direction(memory),
+			      ARDMA_MEMORY_ATTRIBUTES);
 	if (ret)
 		return ret;
 	memory->mapped = true;
@@ -169,7 +182,8 @@ int ardma_memory_map(struct ardma_adaptor *adaptor, struct ardma_memory *memory)
 void ardma_memory_unmap(struct ardma_adaptor *adaptor, struct ardma_memory *memory)
 {
 	if (memory->mapped)
-		dma_unmap_sgtable(&adaptor->pdev->dev, &memory->pages, DMA_BIDIRECTIONAL, 0);
+		dma_unmap_sgtable(&adaptor->pdev->dev, &memory->pages,
+				  ardma_memory_direction(memory), ARDMA_MEMORY_ATTRIBUTES);
 	memory->mapped = false;
 }
 

@@ -12,8 +12,10 @@ pub(super) mod event {
     pub const COMMAND: u32 = 1 << 2;
     /// The memory bits of STATUS changed.
     pub const MEMORY: u32 = 1 << 3;
+    /// The duplicate bit of STATUS changed. Bit 4 is left to the driver, which has an event of its own there.
+    pub const DUPLICATE: u32 = 1 << 5;
     /// All of them.
-    pub const ALL: u32 = LINK | ERROR | COMMAND | MEMORY;
+    pub const ALL: u32 = LINK | ERROR | COMMAND | MEMORY | DUPLICATE;
 }
 
 /// The MSI-X vector of events.

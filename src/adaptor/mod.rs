@@ -34,12 +34,17 @@ use self::address::{BLOCK_SIZE, Geometry, NodeId, NodeSet};
 use self::function::{Function, event as events};
 use self::master::{CommandStatus, Master, Sharing};
 use self::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId};
+use self::mesh::neighbour::Refusal;
 use self::mesh::packet::{Incarnation, Packet};
 use self::mesh::{Mesh, Ticket, Timing, Wanted};
 use self::pci::{ConfigAction, NodeEntry, Register, RegisterWrite, registers};
 use self::random::Random;
 use self::target::Target;
 use self::transaction::RequestKind;
+
+/// QEMU waits for a load's answer for 5 s, the time of the stores before it included, and an answer after that would break
+/// the device.
+const LONGEST_WAIT: Duration = Duration::from_millis(4_500);
 
 /// The region of the function that an access goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +88,8 @@ pub struct Adaptor {
     master: Master,
     /// What guest and operator know of the guest's memory.
     sharing: Sharing,
+    /// Another adaptor has this node's id.
+    duplicate: bool,
     completions: VecDeque<Completion>,
     events: VecDeque<Event>,
 }
@@ -96,16 +103,17 @@ impl Adaptor {
     /// As [`Adaptor::new`], with other bounds of the target unit.
     pub fn with_limits(settings: Settings, limits: target::Limits) -> Self {
         let mut random = Random::new(settings.seed);
-        let incarnation = Incarnation(random.next_nonzero());
+        let incarnation = Incarnation(random.next_public());
         let Settings { node, geometry, peers, timing, gather, .. } = settings;
         Self {
             settings,
             incarnation,
             function: Function::default(),
-            target: Target::with_limits(geometry, gather, timing.deadline, limits),
+            target: Target::with_limits(geometry, gather, backlog_limit(timing.deadline), limits),
             mesh: Mesh::new(node, incarnation, peers, timing, &mut random),
             master: Master::new(geometry.window_size()),
             sharing: Sharing::Unknown,
+            duplicate: false,
             completions: VecDeque::new(),
             events: VecDeque::new(),
             random,
@@ -189,7 +197,7 @@ impl Adaptor {
         let flushed: Vec<(NodeId, Ticket)> =
             self.master.flush().into_iter().map(|(node, ticket)| (node, Ticket::from_bits(ticket))).collect();
         self.sharing = self.master.sharing();
-        self.incarnation = Incarnation(self.random.next_nonzero());
+        self.incarnation = Incarnation(self.random.next_public());
         self.mesh.reincarnate(now, self.incarnation, &flushed);
         self.events.push_back(Event::Reset(self.incarnation));
         self.run(now);
@@ -223,7 +231,7 @@ impl Adaptor {
         }
     }
 
-    /// A link to the node is open.
+    /// A link to the node is open, or a way over routers. A node that was not configured is known from now on.
     pub fn handle_link_up(&mut self, now: Instant, node: NodeId) {
         self.mesh.handle_link_up(now, node);
     }
@@ -232,6 +240,24 @@ impl Adaptor {
     pub fn handle_link_down(&mut self, now: Instant, node: NodeId) {
         self.mesh.handle_link_down(now, node);
         self.run(now);
+    }
+
+    /// The other end of a link does not let this node in.
+    pub fn handle_refused(&mut self, reason: Refusal) {
+        if reason == Refusal::Duplicate {
+            self.set_duplicate(true);
+        }
+    }
+
+    /// Nobody refuses this node any more.
+    pub fn handle_admitted(&mut self) {
+        self.set_duplicate(false);
+    }
+
+    fn set_duplicate(&mut self, duplicate: bool) {
+        if core::mem::replace(&mut self.duplicate, duplicate) != duplicate {
+            self.function.raise(events::DUPLICATE);
+        }
     }
 
     /// A packet came over the link to `from`.
@@ -360,11 +386,14 @@ impl Adaptor {
         match register {
             Register::Magic => u32::from_le_bytes(*b"ARDM").into(),
             Register::Version => 1 << 16,
-            Register::Status => match self.master.sharing() {
-                Sharing::Unknown => 0b001,
-                Sharing::Shared => 0b011,
-                Sharing::NotShared => 0b101,
-            },
+            Register::Status => {
+                let sharing = match self.master.sharing() {
+                    Sharing::Unknown => 0b001,
+                    Sharing::Shared => 0b011,
+                    Sharing::NotShared => 0b101,
+                };
+                sharing | u64::from(self.duplicate) << 3
+            }
             Register::NodeId => node.0.into(),
             Register::NodeCount => geometry.nodes().into(),
             Register::AddressSplit => u64::from(geometry.window_bits() | BLOCK_SIZE.trailing_zeros() << 16),
@@ -410,6 +439,8 @@ impl Adaptor {
             }
             Register::Control if low & 1 != 0 => {
                 self.function.reset_registers();
+                let masked = self.function.config.msix_function_masked();
+                self.function.msix.set_function_mask(masked);
                 self.begin_new_life(now);
             }
             // Ignored while another command is under way.
@@ -421,6 +452,11 @@ impl Adaptor {
             _ => {}
         }
     }
+}
+
+/// How long the stores before a load may wait, in all; after that the load may take the whole deadline.
+fn backlog_limit(deadline: Duration) -> Duration {
+    deadline.min(LONGEST_WAIT.saturating_sub(deadline))
 }
 
 /// A duration as the registers have it.

@@ -19,6 +19,17 @@ impl Random {
         z ^ (z >> 31)
     }
 
+    /// A number, not 0, that everybody may see. From a single output the generator's state could be computed, and with it
+    /// the nonces that prove who is alive; from the sum of two it cannot.
+    pub const fn next_public(&mut self) -> u64 {
+        loop {
+            let number = self.next().wrapping_add(self.next());
+            if number != 0 {
+                return number;
+            }
+        }
+    }
+
     /// The next number that is not 0.
     pub const fn next_nonzero(&mut self) -> u64 {
         loop {

@@ -17,7 +17,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use log::{debug, warn};
 use std::fmt;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 /// Bytes that one receive asks for.
@@ -303,8 +303,8 @@ impl Connection {
     }
 }
 
-impl AsRawFd for Connection {
-    fn as_raw_fd(&self) -> RawFd {
-        self.stream.as_raw_fd()
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }

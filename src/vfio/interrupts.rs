@@ -100,11 +100,21 @@ impl Interrupts {
     /// Raises a vector; does nothing where it is not connected.
     pub fn signal(&self, vector: u16) {
         let event = self.vectors.get(usize::from(vector)).and_then(Option::as_ref);
-        if let Some(Err(error)) = event.map(|event| event.write(1)) {
-            // It can only be full, and then the receiver has not yet seen the signals before.
-            debug!("vector {vector} was not signalled: {error}");
+        // It can only be full, and then the receiver has not yet seen the signals before.
+        if let Some(event) = event
+            && (!is_writable(event) || event.write(1).is_err())
+        {
+            debug!("vector {vector} was not signalled: its event descriptor is full");
         }
     }
+}
+
+/// Whether writing does not block, even if whoever sent the descriptor has made it blocking again.
+fn is_writable(event: &EventFd) -> bool {
+    let mut poll = libc::pollfd { fd: event.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one valid `pollfd`, which outlives the call.
+    let ready = unsafe { libc::poll(&mut poll, 1, 0) };
+    ready > 0 && poll.revents & libc::POLLOUT != 0
 }
 
 /// Takes over an event descriptor. Writing to it must never block: QEMU's do not, others are made so.
@@ -183,6 +193,25 @@ mod tests {
         a.write(u64::MAX - 1).unwrap();
         interrupts.signal(0);
         assert_eq!(a.read().unwrap(), u64::MAX - 1);
+    }
+
+    #[test]
+    fn nor_does_one_that_was_made_blocking_again() {
+        let mut interrupts = Interrupts::new(1);
+        let (a, sent) = event();
+        assert_eq!(interrupts.apply(&set(EVENTFD, 2, 0, 1), vec![sent]), Ok(()));
+        a.write(u64::MAX - 1).unwrap();
+        // SAFETY: F_SETFL takes a number and touches no memory of ours.
+        assert_eq!(unsafe { libc::fcntl(a.as_raw_fd(), libc::F_SETFL, 0) }, 0);
+        let (sender, done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            interrupts.signal(0);
+            let _ = sender.send(());
+        });
+        let in_time = done.recv_timeout(std::time::Duration::from_secs(5));
+        // Lets the thread go where it was held.
+        assert_eq!(a.read().unwrap(), u64::MAX - 1);
+        assert_eq!(in_time, Ok(()));
     }
 
     #[test]

@@ -6,11 +6,13 @@ use log::warn;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
 
+/// Clients that are turned away in a row, before others get their turn.
+const ACCEPTS_AT_ONCE: usize = 16;
 /// The longest path that a UNIX socket can have, in bytes.
 const MAX_PATH: usize = 107;
 
@@ -61,6 +63,7 @@ pub struct Listener {
     /// Device and inode of the path when it was made.
     identity: (u64, u64),
     connections: u64,
+    turned_away: u64,
 }
 
 impl Listener {
@@ -84,10 +87,10 @@ impl Listener {
         let socket = UnixListener::bind(path).map_err(failed)?;
         socket.set_nonblocking(true).map_err(failed)?;
         let identity = identity(path).map_err(failed)?;
-        Ok(Self { socket, path: path.into(), identity, connections: 0 })
+        Ok(Self { socket, path: path.into(), identity, connections: 0, turned_away: 0 })
     }
 
-    /// Accepts the next client, if one waits. While the device is `occupied` by another, those who wait are turned
+    /// Accepts the next client, if one waits; some are left waiting where there are many. While the device is `occupied` by another, those who wait are turned
     /// away, so that they see an error instead of waiting for an answer.
     ///
     /// A guest that is restarted may connect before the end of its last connection was noticed: look at
@@ -96,7 +99,7 @@ impl Listener {
     /// # Errors
     /// As `accept` gives them. Where descriptors have run out, the client keeps waiting.
     pub fn accept(&mut self, occupied: bool, shape: &DeviceShape) -> io::Result<Option<Connection>> {
-        loop {
+        for _ in 0..ACCEPTS_AT_ONCE {
             let stream = match self.socket.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
@@ -105,18 +108,24 @@ impl Listener {
                 Err(error) => return Err(error),
             };
             if occupied {
-                warn!("{} has a client already: another one was turned away", self.path.display());
+                self.turned_away = self.turned_away.saturating_add(1);
+                // Whoever tries again and again does not fill the log.
+                if self.turned_away.is_power_of_two() {
+                    let (path, count) = (self.path.display(), self.turned_away);
+                    warn!("{path} has a client already: another one was turned away (number {count})");
+                }
                 continue;
             }
             self.connections = self.connections.wrapping_add(1);
             return Connection::new(stream, ConnectionId(self.connections), shape.clone()).map(Some);
         }
+        Ok(None)
     }
 }
 
-impl AsRawFd for Listener {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
@@ -133,18 +142,16 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Removes a socket that nobody listens at.
+/// Removes a socket that no process has. A datagram socket asks: a live adaptor would take a stream for its guest.
 fn remove_stale(path: &Path) -> Result<(), ListenError> {
     let failed = |error| ListenError::Io(path.into(), error);
-    match UnixStream::connect(path) {
-        Ok(_) => Err(ListenError::Alive(path.into())),
+    match UnixDatagram::unbound().and_then(|probe| probe.connect(path)) {
+        Ok(()) => Err(ListenError::Alive(path.into())),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             fs::remove_file(path).map_err(failed)
         }
-        // A socket of another type, or one whose queue is full.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EPROTOTYPE | libc::EAGAIN)) => {
-            Err(ListenError::Alive(path.into()))
-        }
+        // A live socket of another type.
+        Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => Err(ListenError::Alive(path.into())),
         Err(error) => Err(failed(error)),
     }
 }

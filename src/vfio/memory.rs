@@ -25,8 +25,9 @@ use std::sync::{Arc, Weak};
 use vfio_user::{DmaMapFlags, DmaUnmapFlags};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
-/// The most ranges that may be mapped at once (`max_dma_maps`).
-pub const MAX_RANGES: usize = 65_535;
+/// The most ranges that may be mapped at once. Linux lets a process have 65,530 mappings, and without any left there would be no
+/// memory for this process itself.
+pub const MAX_RANGES: usize = 32_768;
 /// The size in bytes from which on a range without a file is taken for the guest's RAM.
 const RAM_SIZE: u64 = 1 << 20;
 
@@ -369,8 +370,12 @@ fn range_end(at: u64, range: &Range) -> u64 {
     at.saturating_add(range.len)
 }
 
-/// Whether the file can't become shorter any more.
+/// Whether every page of the file will be there: it can't become shorter any more, and does not come from a pool of huge pages, which
+/// may be empty.
 fn is_sealed(file: &File) -> bool {
+    if rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type == libc::HUGETLBFS_MAGIC) {
+        return false;
+    }
     // SAFETY: F_GET_SEALS takes no argument and touches no memory of ours.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
     seals >= 0 && seals & libc::F_SEAL_SHRINK != 0

@@ -19,6 +19,41 @@ fn memfd(len: u64, seals: i32) -> File {
     file
 }
 
+#[test]
+fn mappings_are_left_for_the_process_itself() {
+    let file = sealed(0x2000);
+    let mut memory = GuestMemory::new();
+    for index in 0..MAX_RANGES as u64 {
+        // Neighbours would be one mapping for the kernel.
+        map(&mut memory, range(index * 0x2000, 0x1000, index % 2 * 0x1000, 3), Some(&file)).unwrap();
+    }
+    let one_more = map(&mut memory, range(1 << 40, 0x1000, 0, 3), Some(&file));
+    assert!(matches!(one_more, Err(MapError::TooMany)), "{one_more:?}");
+    drop(vec![1_u8; 64 << 20]);
+}
+
+#[test]
+fn huge_pages_that_are_not_there_are_a_fault() {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
+    // SAFETY: the name is a valid C string.
+    let fd = unsafe { libc::memfd_create(c"memory-test".as_ptr(), flags) };
+    if fd < 0 {
+        return; // This kernel has none.
+    }
+    // SAFETY: the descriptor was just opened and is owned by nobody else.
+    let file = unsafe { File::from_raw_fd(fd) };
+    let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+    if free.is_ok_and(|free| free.trim() != "0") || file.set_len(2 << 20).is_err() {
+        return;
+    }
+    // SAFETY: F_ADD_SEALS takes a number.
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) }, 0);
+    let mut memory = GuestMemory::new();
+    map(&mut memory, range(0, 2 << 20, 0, 3), Some(&file)).unwrap();
+    assert_eq!(read(&memory, &[(0, 8)]), Err(MemoryFault::Unmapped));
+    assert_eq!(write(&memory, &[(0, 8)], &[1; 8]), Err(MemoryFault::Unmapped));
+}
+
 fn sealed(len: u64) -> File {
     memfd(len, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)
 }

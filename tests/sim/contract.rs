@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use assured_rdma::adaptor::address::NodeId;
-use assured_rdma::adaptor::status::Code;
+use assured_rdma::adaptor::mesh::Timing;
+use assured_rdma::adaptor::status::{Class, Code};
 use assured_rdma::adaptor::{Event, Region};
 
-use crate::world::{DEADLINE, EXPORT_LEN, EXPORTED, Faults, LEASE, World};
+use crate::network::Faults;
+use crate::world::{DEADLINE, EXPORT_LEN, EXPORTED, KEEPALIVE, LEASE, TIMING, World};
 
 const A: NodeId = NodeId(1);
 const B: NodeId = NodeId(2);
@@ -151,6 +153,27 @@ mod no_lost_error {
     }
 }
 
+mod interrupts {
+    use super::*;
+
+    #[test]
+    fn a_reset_by_register_leaves_the_function_masked() {
+        let mut world = World::new(1, 2);
+        let now = world.now;
+        world.adaptor(A).handle_vector(0, true);
+        world.adaptor(A).handle_store(now, Region::Config, 0x93, &[0xc0]).unwrap();
+        world.set_register(A, 0x38, 1);
+        world.set_register(A, 0x34, 0b10);
+        world.store(A, NodeId(9), 0, &[1]).unwrap();
+        world.idle(A);
+        assert_eq!(world.register(A, 0x30) & 0b10, 0b10);
+        assert_eq!(world.interrupts, []);
+        world.adaptor(A).handle_store(now, Region::Config, 0x93, &[0x80]).unwrap();
+        world.idle(A);
+        assert_eq!(world.interrupts, [(A, 0)]);
+    }
+}
+
 mod flush_first {
     use super::*;
 
@@ -257,6 +280,27 @@ mod no_ghost_writes {
     }
 
     #[test]
+    fn nor_where_the_target_was_configured_with_a_longer_lease() {
+        let short = Duration::from_millis(10);
+        fn timing(node: NodeId) -> Timing {
+            Timing { lease: if node == A { Duration::from_millis(10) } else { LEASE }, ..TIMING }
+        }
+        let mut world = World::with_timing(1, 2, timing);
+        put(&mut world, 1, 0);
+        assert_eq!(world.check(A, B, 0), 0);
+        // The write arrives just after its report, while confirmations came until just before the end.
+        world.write_delay = DEADLINE + Duration::from_millis(5);
+        put(&mut world, 0xdead, 8);
+        world.idle(A);
+        world.run_for(DEADLINE - short - Duration::from_millis(1));
+        world.fill(A, B);
+        assert_eq!(write_code(world.check(A, B, 8)).class(), Class::Unknown);
+        assert_eq!(held(&mut world, 8), 0);
+        world.run_for(Duration::from_millis(20));
+        assert_eq!(held(&mut world, 8), 0);
+    }
+
+    #[test]
     fn a_write_needs_a_lease_once_the_last_one_is_over() {
         let mut world = World::new(1, 2);
         put(&mut world, 1, 0);
@@ -270,6 +314,18 @@ mod no_ghost_writes {
         put(&mut world, 3, 0);
         assert_eq!(world.check(A, B, 0), 0);
         assert_eq!(world.packets - before, 2, "write, done: the lease came with the answer");
+    }
+
+    #[test]
+    fn a_lease_that_is_over_is_asked_for_at_once_however_short_it_was() {
+        let mut world = World::with_timing(1, 2, |_| Timing { lease: Duration::from_millis(5), ..TIMING });
+        for value in 1..10 {
+            let start = world.now;
+            put(&mut world, value, 0);
+            assert_eq!(world.check(A, B, 0), 0);
+            assert!(world.now.since(start) < Duration::from_millis(1), "{:?}", world.now.since(start));
+            world.run_for(Duration::from_millis(6));
+        }
     }
 
     #[test]
@@ -324,11 +380,67 @@ mod bounded {
     }
 
     #[test]
+    fn with_the_longest_deadline_a_load_behind_stores_that_wait_is_answered_before_qemu_gives_up() {
+        let deadline = Duration::from_secs(4);
+        let mut world = World::with_timing(1, 3, |_| Timing { deadline: Duration::from_secs(4), ..TIMING });
+        for silent in [B, C] {
+            world.pause(silent, 20 * deadline);
+        }
+        let start = world.now;
+        for index in 0..600u64 {
+            while world.store(A, B, index * 16, &index.to_le_bytes()).is_err() {
+                world.step();
+            }
+        }
+        let tag = world.begin_load(A, Region::Access, World::space(C, 0), 8);
+        assert!(world.run_until(2 * deadline, |world| world.answer(A, tag).is_some()));
+        let waited = world.now.since(start);
+        assert!(waited < Duration::from_secs(5), "{waited:?}");
+    }
+
+    #[test]
     fn a_silent_link_is_cut_by_keepalive() {
         let mut world = World::new(1, 2);
         world.pause(B, Duration::from_secs(20));
         world.run_for(Duration::from_secs(3));
         assert!(world.events.contains(&(A, Event::CutLink(B))));
+    }
+
+    #[test]
+    fn a_link_that_takes_nothing_more_is_cut_and_keeps_nobody_awake() {
+        let mut world = World::new(1, 2);
+        world.run_for(Duration::from_secs(1));
+        world.events.clear();
+        // The target stands still until the socket is full, and in it is a write for which the other side has to ask.
+        put(&mut world, 1, 0);
+        world.idle(A);
+        world.pause(B, Duration::from_secs(20));
+        world.fill(A, B);
+        put(&mut world, 2, 0);
+        let start = world.now;
+        for _ in 0..200 {
+            world.step();
+            if world.events.contains(&(A, Event::CutLink(B))) {
+                break;
+            }
+        }
+        let waited = world.now.since(start);
+        assert!(world.events.contains(&(A, Event::CutLink(B))), "not cut after 200 turns in {waited:?}");
+        assert!(waited <= KEEPALIVE * 3 / 2, "{waited:?}");
+    }
+
+    #[test]
+    fn a_lease_that_can_not_be_asked_for_keeps_nobody_awake() {
+        let mut world = World::new(1, 2);
+        world.run_for(Duration::from_secs(1));
+        world.fill(B, A);
+        put(&mut world, 1, 0);
+        world.idle(A);
+        let start = world.now;
+        for _ in 0..200 {
+            world.step();
+        }
+        assert!(world.now.since(start) > DEADLINE, "200 turns in {:?}", world.now.since(start));
     }
 
     #[test]
@@ -443,7 +555,7 @@ mod life_of_nodes {
         let before = world.register(A, 0x1000 + 32 + 8);
         put(&mut world, 1, 0);
         world.idle(A);
-        world.restart(B, 2);
+        world.restart(B);
         let code = write_code(world.check(A, B, 0));
         assert!(matches!(code, Code::PeerRestarted | Code::Ok), "{code}");
         assert!(world.run_until(DEADLINE, |world| world.is_up(A, B)));

@@ -4,7 +4,8 @@ use assured_rdma::adaptor::address::NodeId;
 use assured_rdma::adaptor::random::Random;
 use proptest::prelude::*;
 
-use crate::world::{EXPORT_LEN, EXPORTED, Faults, World};
+use crate::network::Faults;
+use crate::world::{EXPORT_LEN, EXPORTED, World};
 
 const A: NodeId = NodeId(1);
 const B: NodeId = NodeId(2);

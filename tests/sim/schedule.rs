@@ -4,32 +4,79 @@ use std::time::Duration;
 
 use assured_rdma::adaptor::Region;
 use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::random::Random;
 
+use crate::network::{Faults, Station};
 use crate::oracle::Oracle;
-use crate::world::{DEADLINE, EXPORTED, Faults, World};
+use crate::world::{DEADLINE, EXPORTED, TIMING, World};
 
 const NODES: u8 = 3;
 const STEPS: usize = 120;
+/// Where one that claims to be another node has its place.
+const IMPOSTOR: NodeId = NodeId(200);
 
 struct Schedule {
     world: World,
     oracle: Oracle,
     random: Random,
+    routers: u8,
     resets: u64,
 }
 
-/// Runs the schedule of a seed; every broken promise panics. Returns how many checks were made, and how many of these told of errors.
-fn run(seed: u64) -> (u64, u64) {
+/// What a run, or many, came to.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    checks: u64,
+    failed: u64,
+    refusals: u64,
+}
+
+/// Runs the schedule of a seed; every broken promise panics.
+fn run(seed: u64, routed: bool) -> Sum {
     let mut random = Random::new(seed);
-    let mut world = World::new(random.next(), NODES);
+    let timings: [fn(NodeId) -> Timing; 3] = [
+        |_| TIMING,
+        // Every node has a lease of its own.
+        |node| Timing { lease: Duration::from_millis([150, 20, 400][usize::from(node.0 - 1)]), ..TIMING },
+        |node| Timing { lease: Duration::from_millis([5, 300, 60][usize::from(node.0 - 1)]), ..TIMING },
+    ];
+    let timing = timings[(random.next() % 3) as usize];
+    let (mut world, routers) = if routed {
+        let routers = 1 + (random.next() % 3) as u8;
+        let links = topology(&mut random, routers);
+        (World::with_routers(random.next(), NODES, routers, &links, timing), routers)
+    } else {
+        (World::with_timing(random.next(), NODES, timing), 0)
+    };
     world.faults = faults(&mut random);
-    let mut schedule = Schedule { world, oracle: Oracle::default(), random, resets: 0 };
+    let mut schedule = Schedule { world, oracle: Oracle::default(), random, routers, resets: 0 };
     for _ in 0..STEPS {
         schedule.act();
     }
     schedule.settle();
-    (schedule.oracle.checks, schedule.oracle.failed_checks)
+    let Schedule { oracle, world, .. } = schedule;
+    Sum { checks: oracle.checks, failed: oracle.failed_checks, refusals: world.network.refusals }
+}
+
+/// Routers in a row or a ring, each node at one of them; some nodes at a second one, or with a direct link besides.
+fn topology(random: &mut Random, routers: u8) -> Vec<(Station, Station)> {
+    let router = |n: u64| Station::Router((n % u64::from(routers)) as u8);
+    let mut pairs: Vec<_> = (1..routers).map(|n| (Station::Router(n - 1), Station::Router(n))).collect();
+    if routers == 3 && random.next() & 1 == 0 {
+        pairs.push((Station::Router(0), Station::Router(2)));
+    }
+    for id in 1..=NODES {
+        let home = random.next();
+        pairs.push((NodeId(id).into(), router(home)));
+        if routers > 1 && random.next().is_multiple_of(4) {
+            pairs.push((NodeId(id).into(), router(home + 1)));
+        }
+    }
+    if random.next().is_multiple_of(4) {
+        pairs.push((NodeId(1).into(), NodeId(2).into()));
+    }
+    pairs
 }
 
 fn faults(random: &mut Random) -> Faults {
@@ -148,10 +195,15 @@ impl Schedule {
 
     /// Something fails, but `spared` is not stopped or started again.
     fn fail_but_not(&mut self, spared: NodeId) {
-        let (a, b, _) = self.route();
+        if self.routers > 0 && self.below(2) == 0 {
+            return self.fail_router();
+        }
+        let (a, ..) = self.route();
+        let pairs = self.world.pairs();
+        let (from, to) = pairs[self.below(pairs.len() as u64) as usize];
         match self.below(10) {
-            0..3 if self.world.is_linked(a, b) => self.world.cut(a, b),
-            0..7 if !self.world.is_linked(a, b) => self.world.link(a, b),
+            0..3 if self.world.is_linked(from, to) => self.world.cut(from, to),
+            0..7 if !self.world.is_linked(from, to) => self.world.link(from, to),
             7 if a != spared => {
                 let time = Duration::from_micros(self.random.next() % 700_000);
                 self.world.pause(a, time);
@@ -162,7 +214,7 @@ impl Schedule {
                 self.resets += 1;
                 self.oracle.observe(&self.world);
                 self.oracle.forget(a);
-                self.world.restart(a, NODES);
+                self.world.restart(a);
                 self.world.export(a, 0b11, u64::MAX);
             }
             9 if a != spared => {
@@ -176,18 +228,58 @@ impl Schedule {
         }
     }
 
+    /// Something happens to a router, or to what claims to be a node.
+    fn fail_router(&mut self) {
+        let id = self.below(u64::from(self.routers)) as u8;
+        match self.below(8) {
+            0..4 => {
+                let neighbours = self.world.neighbours(Station::Router(id));
+                let neighbour = neighbours[self.below(neighbours.len() as u64) as usize];
+                let time = Duration::from_micros(self.random.next() % 700_000);
+                self.world.stall(id, neighbour, time);
+            }
+            4 => {
+                let time = Duration::from_micros(self.random.next() % 700_000);
+                self.world.pause(Station::Router(id), time);
+            }
+            5 => self.world.restart_router(id),
+            _ => {
+                self.expel_impostor();
+                let claimed = self.node();
+                self.world.start(IMPOSTOR, claimed);
+                self.world.link(IMPOSTOR, Station::Router(id));
+            }
+        }
+    }
+
+    fn expel_impostor(&mut self) {
+        for router in 0..self.routers {
+            self.world.separate(IMPOSTOR, Station::Router(router));
+        }
+    }
+
     /// When all is well again, every node can reach every other, and stores arrive.
     fn settle(&mut self) {
         self.world.faults = Faults::NONE;
         let pairs = [(1, 2), (1, 3), (2, 3)].map(|(a, b)| (NodeId(a), NodeId(b)));
-        for (a, b) in pairs {
-            if !self.world.is_linked(a, b) {
-                self.world.link(a, b);
+        self.expel_impostor();
+        // Routers that stand still or hold packets back go on after a while.
+        self.world.run_for(Duration::from_millis(if self.routers > 0 { 700 } else { 0 }));
+        let mut healed = false;
+        // A node that was refused for an impostor's sake comes again.
+        for _ in 0..5 {
+            for (a, b) in self.world.pairs() {
+                if !self.world.is_linked(a, b) {
+                    self.world.link(a, b);
+                }
+            }
+            healed = self.world.run_until(Duration::from_secs(1), |world| {
+                pairs.iter().all(|&(a, b)| world.knows(a, b) && world.knows(b, a))
+            });
+            if healed {
+                break;
             }
         }
-        let healed = self.world.run_until(Duration::from_secs(5), |world| {
-            pairs.iter().all(|&(a, b)| world.knows(a, b) && world.knows(b, a))
-        });
         assert!(healed, "links come up again");
         for (from, to) in pairs.into_iter().flat_map(|(a, b)| [(a, b), (b, a)]) {
             let offset = u64::from(from.0) * 0x4000;
@@ -205,26 +297,41 @@ impl Schedule {
     }
 }
 
-#[test]
-fn random_schedules_break_no_line_of_the_contract() {
+/// Runs many schedules, or that of `SIM_SEED` alone.
+fn run_many(test: &str, routed: bool, default: u64) -> Sum {
     if let Ok(seed) = std::env::var("SIM_SEED") {
         let digits = seed.trim_start_matches("0x");
-        run(u64::from_str_radix(digits, 16).expect("SIM_SEED is a hexadecimal number"));
-        return;
+        return run(u64::from_str_radix(digits, 16).expect("SIM_SEED is a hexadecimal number"), routed);
     }
     let schedules =
-        std::env::var("SIM_SCHEDULES").map_or(400, |n| n.parse().expect("SIM_SCHEDULES is a number"));
+        std::env::var("SIM_SCHEDULES").map_or(default, |n| n.parse().expect("SIM_SCHEDULES is a number"));
     let mut seeds = Random::new(0x5eed);
-    let (mut checks, mut failed) = (0, 0);
+    let mut sum = Sum::default();
     for _ in 0..schedules {
         let seed = seeds.next();
-        let result = std::panic::catch_unwind(|| run(seed));
-        let (made, told) = result.unwrap_or_else(|_| {
-            panic!("replay with: SIM_SEED={seed:#x} cargo test --test sim random_schedules -- --nocapture")
+        let result = std::panic::catch_unwind(|| run(seed, routed));
+        let Sum { checks, failed, refusals } = result.unwrap_or_else(|_| {
+            panic!("replay with: SIM_SEED={seed:#x} cargo test --test sim {test} -- --nocapture")
         });
-        checks += made;
-        failed += told;
+        sum.checks += checks;
+        sum.failed += failed;
+        sum.refusals += refusals;
     }
-    println!("{schedules} schedules, {checks} checks, {failed} of them told of errors");
+    let Sum { checks, failed, refusals } = sum;
+    println!(
+        "{test}: {schedules} schedules, {checks} checks, {failed} of them told of errors, {refusals} nodes refused"
+    );
     assert!(failed > 0, "the faults were felt");
+    sum
+}
+
+#[test]
+fn random_schedules_break_no_line_of_the_contract() {
+    run_many("random_schedules", false, 2000);
+}
+
+#[test]
+fn nor_do_they_with_routers_between_the_nodes() {
+    let sum = run_many("with_routers", true, 1000);
+    assert!(std::env::var("SIM_SEED").is_ok() || sum.refusals > 0, "impostors were refused");
 }

@@ -1,42 +1,29 @@
-//! Nodes, their memories, and a network that loses, doubles, delays and flips bits, all in virtual time.
+//! Nodes and their memories in virtual time; the network between them is in [`crate::network`].
 //!
 //! Everything random comes from one seed, so that a run can be repeated.
 
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use assured_rdma::adaptor::address::{Geometry, NodeId};
+use assured_rdma::adaptor::address::{Geometry, NodeId, NodeSet};
 use assured_rdma::adaptor::memory::{MemoryFault, MemoryOperation, Segment};
 use assured_rdma::adaptor::mesh::Timing;
-use assured_rdma::adaptor::mesh::framing::{FrameError, Framer};
 use assured_rdma::adaptor::random::Random;
 use assured_rdma::adaptor::{Adaptor, Busy, Event, Instant, LoadTag, Region, Settings};
+use assured_rdma::router::Paths;
 use bytes::Bytes;
+
+use crate::network::{Faults, Network, Station};
 
 pub const DEADLINE: Duration = Duration::from_millis(500);
 pub const LEASE: Duration = Duration::from_millis(150);
 pub const KEEPALIVE: Duration = Duration::from_secs(2);
+pub const TIMING: Timing = Timing { deadline: DEADLINE, lease: LEASE, keepalive: KEEPALIVE };
 pub const WINDOW: u64 = 4 << 20;
 /// Guest memory: commands in the first pages, the exported window behind.
 pub const MEMORY: usize = 0x20_000;
 pub const EXPORTED: u64 = 0x10_000;
 pub const EXPORT_LEN: u64 = 0x10_000;
-
-/// How badly the network behaves; chances are in 1/1000.
-#[derive(Clone, Copy, Debug)]
-pub struct Faults {
-    pub loss: u64,
-    pub double: u64,
-    pub flip: u64,
-    /// The longest time a packet travels beyond the shortest, in microseconds; lets packets overtake each other.
-    pub jitter: u64,
-    /// Packets that were under way when a link was cut arrive later all the same, as from a router's buffer.
-    pub survive_cut: bool,
-}
-
-impl Faults {
-    pub const NONE: Self = Self { loss: 0, double: 0, flip: 0, jitter: 0, survive_cut: false };
-}
 
 /// A write that a node executed in its window's memory.
 #[derive(Clone, Debug)]
@@ -46,84 +33,81 @@ pub struct Execution {
     pub data: Bytes,
 }
 
-struct Node {
-    adaptor: Adaptor,
+pub struct Node {
+    /// Who it says it is; the place in the world is another for one that claims to be somebody else.
+    pub id: NodeId,
+    pub adaptor: Adaptor,
+    pub paths: Paths,
     memory: Vec<u8>,
-    paused_until: Instant,
+    pub paused_until: Instant,
     next_tag: u64,
     cookie: u32,
-}
-
-struct Parcel {
-    at: Instant,
-    order: u64,
-    from: NodeId,
-    to: NodeId,
-    wire: Vec<u8>,
-}
-
-impl PartialEq for Parcel {
-    fn eq(&self, other: &Self) -> bool {
-        self.order == other.order
-    }
-}
-impl Eq for Parcel {}
-impl PartialOrd for Parcel {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Parcel {
-    /// The earliest is the greatest, as the heap wants it.
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (other.at, other.order).cmp(&(self.at, self.order))
-    }
 }
 
 pub struct World {
     pub now: Instant,
     pub faults: Faults,
     pub random: Random,
-    nodes: BTreeMap<NodeId, Node>,
-    links: BTreeMap<(NodeId, NodeId), bool>,
-    parcels: BinaryHeap<Parcel>,
-    sent: u64,
+    pub nodes: BTreeMap<NodeId, Node>,
+    pub network: Network,
+    /// The nodes that each is configured to know; none where routers join them.
+    peers: NodeSet,
+    timing: fn(NodeId) -> Timing,
     pub packets: u64,
+    /// How much longer than other packets those take that write.
+    pub write_delay: Duration,
     pub executions: Vec<Execution>,
     pub events: Vec<(NodeId, Event)>,
     answers: BTreeMap<(NodeId, LoadTag), Bytes>,
     pub interrupts: Vec<(NodeId, u16)>,
 }
 
-fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
-    if a < b { (a, b) } else { (b, a) }
-}
-
 impl World {
     /// Nodes 1 to `count`, linked with each other, each with a window at offset 0 for all others, once their links are up.
     pub fn new(seed: u64, count: u8) -> Self {
+        Self::with_timing(seed, count, |_| TIMING)
+    }
+
+    /// As [`World::new`], each node with times of its own.
+    pub fn with_timing(seed: u64, count: u8, timing: fn(NodeId) -> Timing) -> Self {
+        let ids: Vec<NodeId> = (1..=count).map(NodeId).collect();
+        let pairs = ids.iter().flat_map(|&a| ids.iter().filter(move |&&b| a < b).map(move |&b| (a, b)));
+        let pairs: Vec<(Station, Station)> = pairs.map(|(a, b)| (a.into(), b.into())).collect();
+        Self::with_routers(seed, count, 0, &pairs, timing)
+    }
+
+    /// Nodes joined by `routers`, and these links only.
+    pub fn with_routers(
+        seed: u64,
+        count: u8,
+        routers: u8,
+        pairs: &[(Station, Station)],
+        timing: fn(NodeId) -> Timing,
+    ) -> Self {
+        let ids: Vec<NodeId> = (1..=count).map(NodeId).collect();
         let mut world = Self {
+            timing,
             now: Instant::from_nanos(1_000_000),
             faults: Faults::NONE,
             random: Random::new(seed),
             nodes: BTreeMap::new(),
-            links: BTreeMap::new(),
-            parcels: BinaryHeap::new(),
-            sent: 0,
+            network: Network::default(),
+            peers: if routers == 0 { ids.iter().copied().collect() } else { NodeSet::EMPTY },
             packets: 0,
+            write_delay: Duration::ZERO,
             executions: Vec::new(),
             events: Vec::new(),
             answers: BTreeMap::new(),
             interrupts: Vec::new(),
         };
-        for id in 1..=count {
-            world.start(NodeId(id), count);
+        for &id in &ids {
+            world.start(id, id);
         }
-        let ids: Vec<NodeId> = world.nodes.keys().copied().collect();
-        for &a in &ids {
-            for &b in ids.iter().filter(|&&b| a < b) {
-                world.link(a, b);
-            }
+        for router in 0..routers {
+            world.start_router(router);
+        }
+        for &(a, b) in pairs {
+            world.link(a, b);
         }
         world.run_for(Duration::from_millis(5));
         for id in ids {
@@ -132,36 +116,39 @@ impl World {
         world
     }
 
-    fn start(&mut self, id: NodeId, count: u8) {
+    /// Starts what says it is node `id` at a place.
+    pub fn start(&mut self, place: NodeId, id: NodeId) {
         let settings = Settings {
             node: id,
             geometry: Geometry::new(16, WINDOW).unwrap(),
-            peers: (1..=count.max(id.0)).map(NodeId).collect(),
-            timing: Timing { deadline: DEADLINE, lease: LEASE, keepalive: KEEPALIVE },
+            peers: self.peers,
+            timing: (self.timing)(id),
             gather: Duration::from_micros(50),
             seed: self.random.next(),
         };
         let mut node = Node {
+            id,
             adaptor: Adaptor::new(settings),
+            paths: Paths::new(id),
             memory: vec![0; MEMORY],
             paused_until: Instant::ZERO,
-            next_tag: self.nodes.get(&id).map_or(1, |n| n.next_tag),
+            next_tag: self.nodes.get(&place).map_or(1, |n| n.next_tag),
             cookie: 0,
         };
         // Memory space and bus master, as the guest's kernel enables them.
         node.adaptor.handle_store(self.now, Region::Config, 4, &[6, 0]).unwrap();
-        self.nodes.insert(id, node);
+        self.nodes.insert(place, node);
     }
 
-    /// The process of a node is killed and started again; its memory is a new guest's.
-    pub fn restart(&mut self, id: NodeId, count: u8) {
-        let peers: Vec<NodeId> = self.nodes.keys().copied().filter(|&p| p != id).collect();
-        for &peer in &peers {
-            self.cut(id, peer);
+    /// The process of a node is killed and started again, with all of its links; its memory is a new guest's.
+    pub fn restart(&mut self, id: NodeId) {
+        let others = self.neighbours(id);
+        for &other in &others {
+            self.cut(id, other);
         }
-        self.start(id, count);
-        for &peer in &peers {
-            self.link(id, peer);
+        self.start(id, id);
+        for &other in &others {
+            self.link(id, other);
         }
         self.take_outputs();
     }
@@ -175,32 +162,9 @@ impl World {
         self.take_outputs();
     }
 
-    pub fn is_linked(&self, a: NodeId, b: NodeId) -> bool {
-        self.links.get(&pair(a, b)) == Some(&true)
-    }
-
-    pub fn link(&mut self, a: NodeId, b: NodeId) {
-        self.links.insert(pair(a, b), true);
-        let now = self.now;
-        self.adaptor(a).handle_link_up(now, b);
-        self.adaptor(b).handle_link_up(now, a);
-        self.take_outputs();
-    }
-
-    pub fn cut(&mut self, a: NodeId, b: NodeId) {
-        self.links.insert(pair(a, b), false);
-        if !self.faults.survive_cut {
-            self.parcels.retain(|parcel| pair(parcel.from, parcel.to) != pair(a, b));
-        }
-        let now = self.now;
-        self.adaptor(a).handle_link_down(now, b);
-        self.adaptor(b).handle_link_down(now, a);
-        self.take_outputs();
-    }
-
-    /// A node stands still, as under SIGSTOP: nothing reaches it and it does nothing.
-    pub fn pause(&mut self, id: NodeId, time: Duration) {
-        self.nodes.get_mut(&id).unwrap().paused_until = self.now.after(time);
+    /// A node or router stands still, as under SIGSTOP: nothing reaches it and it does nothing.
+    pub fn pause(&mut self, station: impl Into<Station>, time: Duration) {
+        *self.paused_until(station.into()) = self.now.after(time);
     }
 
     pub fn adaptor(&mut self, id: NodeId) -> &mut Adaptor {
@@ -350,86 +314,77 @@ impl World {
     }
 
     fn next_moment(&self) -> Instant {
-        let parcel = self.parcels.peek().map(|parcel| parcel.at);
         let timers = self
             .nodes
             .values()
             .filter_map(|node| node.adaptor.poll_timeout().map(|at| at.max(node.paused_until)));
-        timers.chain(parcel).min().unwrap_or(Instant::from_nanos(u64::MAX)).max(self.now)
+        timers.chain(self.network.next_moment()).min().unwrap_or(Instant::from_nanos(u64::MAX)).max(self.now)
     }
 
     /// Goes to the next moment at which something happens, and lets it happen.
     pub fn step(&mut self) {
         self.now = self.next_moment();
-        while self.parcels.peek().is_some_and(|parcel| parcel.at <= self.now) {
-            let mut parcel = self.parcels.pop().unwrap();
-            let wakes = self.nodes[&parcel.to].paused_until;
-            if wakes > self.now {
-                parcel.at = wakes;
-                self.parcels.push(parcel);
-            } else {
-                self.deliver(parcel);
-            }
-        }
+        self.deliver_parcels();
         let now = self.now;
         for node in self.nodes.values_mut().filter(|node| node.paused_until <= now) {
             if node.adaptor.poll_timeout().is_some_and(|at| at <= now) {
                 node.adaptor.handle_timeout(now);
             }
         }
+        self.network.handle_timeout(now);
         self.take_outputs();
     }
 
-    fn deliver(&mut self, parcel: Parcel) {
-        let now = self.now;
-        if !self.is_linked(parcel.from, parcel.to) {
-            return;
-        }
-        let adaptor = self.adaptor(parcel.to);
-        let mut framer = Framer::default();
-        framer.push(&parcel.wire);
-        match framer.next_packet() {
-            Some(Ok(packet)) => adaptor.handle_packet(now, parcel.from, packet),
-            Some(Err(FrameError::Corrupt | FrameError::Broken(_))) => adaptor.handle_corrupt(parcel.from),
-            None => {}
-        }
-        self.take_outputs();
-    }
-
-    fn take_outputs(&mut self) {
-        let ids: Vec<NodeId> = self.nodes.keys().copied().collect();
-        let mut cuts = Vec::new();
-        for id in ids {
-            if self.nodes[&id].paused_until > self.now {
+    pub fn take_outputs(&mut self) {
+        let places: Vec<NodeId> = self.nodes.keys().copied().collect();
+        let mut silent = Vec::new();
+        let mut reborn = Vec::new();
+        for place in places {
+            if self.nodes[&place].paused_until > self.now {
                 continue;
             }
-            self.execute_memory_operations(id);
+            self.execute_memory_operations(place);
             let now = self.now;
-            for peer in self.nodes.keys().copied().collect::<Vec<_>>() {
-                while let Some(packet) = self.adaptor(id).poll_packet(now, peer) {
+            for (link, other) in self.links_of(place) {
+                if self.network.is_full(place.into(), other) {
+                    continue;
+                }
+                let node = self.nodes.get_mut(&place).unwrap();
+                let Node { adaptor, paths, .. } = node;
+                let mut wires = Vec::new();
+                while let Some(packet) = paths.serve(link, |peer| adaptor.poll_packet(now, peer)) {
                     let mut wire = Vec::new();
                     packet.emit(&mut wire);
-                    self.send(id, peer, wire);
+                    wires.push(wire);
+                }
+                for wire in wires {
+                    self.packets += 1;
+                    self.send(link, place.into(), other, wire);
                 }
             }
-            let node = self.nodes.get_mut(&id).unwrap();
+            let node = self.nodes.get_mut(&place).unwrap();
             while let Some(completion) = node.adaptor.poll_completion() {
-                self.answers.insert((id, completion.tag), completion.data);
+                self.answers.insert((place, completion.tag), completion.data);
             }
             while let Some(vector) = node.adaptor.poll_interrupt() {
-                self.interrupts.push((id, vector));
+                self.interrupts.push((place, vector));
             }
             while let Some(event) = node.adaptor.poll_event() {
-                self.events.push((id, event));
-                if let Event::CutLink(peer) = event {
-                    cuts.push((id, peer));
+                self.events.push((place, event));
+                match event {
+                    Event::CutLink(peer) => silent.push((place, peer)),
+                    Event::Reset(_) => reborn.push(place),
+                    _ => {}
                 }
             }
         }
-        for (a, b) in cuts {
-            self.cut(a, b);
-            self.link(a, b);
+        for place in reborn {
+            self.announce_life(place);
         }
+        for (place, peer) in silent {
+            self.handle_silence(place, peer);
+        }
+        self.take_router_outputs();
     }
 
     fn execute_memory_operations(&mut self, id: NodeId) {
@@ -448,25 +403,6 @@ impl World {
                 }
             };
             node.adaptor.handle_memory_done(now, id_of, result);
-        }
-    }
-
-    fn send(&mut self, from: NodeId, to: NodeId, mut wire: Vec<u8>) {
-        self.packets += 1;
-        let faults = self.faults;
-        if self.random.next() % 1000 < faults.loss {
-            return;
-        }
-        let copies = 1 + u64::from(self.random.next() % 1000 < faults.double);
-        for _ in 0..copies {
-            let delay = 20 + if faults.jitter == 0 { 0 } else { self.random.next() % faults.jitter };
-            if self.random.next() % 1000 < faults.flip {
-                let bit = usize::try_from(self.random.next()).unwrap() % (wire.len() * 8);
-                wire[bit / 8] ^= 1 << (bit % 8);
-            }
-            self.sent += 1;
-            let at = self.now.after(Duration::from_micros(delay));
-            self.parcels.push(Parcel { at, order: self.sent, from, to, wire: wire.clone() });
         }
     }
 }

@@ -20,7 +20,7 @@ use assured_rdma::vfio::{
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -103,7 +103,7 @@ impl Device {
 fn wait(connection: &Connection) {
     let read = if connection.wants_read() { libc::POLLIN } else { 0 };
     let write = if connection.wants_write() { libc::POLLOUT } else { 0 };
-    let mut poll = libc::pollfd { fd: connection.as_raw_fd(), events: read | write, revents: 0 };
+    let mut poll = libc::pollfd { fd: connection.as_fd().as_raw_fd(), events: read | write, revents: 0 };
     // SAFETY: one valid `pollfd`.
     unsafe { libc::poll(&mut poll, 1, -1) };
 }
@@ -144,7 +144,8 @@ fn with_client(test: impl FnOnce(&mut Client)) -> Device {
     let mut listener = Listener::bind(&path).unwrap();
     let server = thread::spawn(move || {
         loop {
-            let mut poll = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let mut poll =
+                libc::pollfd { fd: listener.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one valid `pollfd`.
             unsafe { libc::poll(&mut poll, 1, -1) };
             if let Some(connection) = listener.accept(false, &shape()).unwrap() {

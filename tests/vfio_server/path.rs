@@ -8,10 +8,12 @@ fn a_stale_path_is_replaced_and_a_live_one_refused() {
     let path = dir.as_path().join("socket");
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
-    let listener = Listener::bind(&path).unwrap();
+    let mut listener = Listener::bind(&path).unwrap();
     let error = Listener::bind(&path).unwrap_err();
     assert!(matches!(error, ListenError::Alive(_)), "{error}");
     assert!(error.to_string().contains("in use"));
+    // Nor does the live one take the second for a guest.
+    assert!(listener.accept(false, &shape()).unwrap().is_none());
     drop(listener);
     assert!(!path.exists());
 }

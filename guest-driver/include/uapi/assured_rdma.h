@@ -47,6 +47,7 @@
 #define ARDMA_STATUS_READY		(1U << 0)	/* the adaptor is ready */
 #define ARDMA_STATUS_MEMORY_SHARED	(1U << 1)	/* known: it shares the guest's memory */
 #define ARDMA_STATUS_MEMORY_PRIVATE	(1U << 2)	/* known: it does not */
+#define ARDMA_STATUS_DUPLICATE_ID	(1U << 3)	/* another adaptor has this node's id */
 
 /* Values of ardma_info.memory: what the driver's own probe of shared memory gave. */
 #define ARDMA_MEMORY_UNKNOWN		0	/* the probe could not be made */
@@ -58,6 +59,7 @@
 #define ARDMA_EVENT_ERROR	(1U << 1)	/* the empty error log filled, or it overflowed */
 #define ARDMA_EVENT_MEMORY	(1U << 3)	/* the memory bits of the status changed */
 #define ARDMA_EVENT_RESET	(1U << 4)	/* the adaptor was reset, its windows are lost */
+#define ARDMA_EVENT_DUPLICATE	(1U << 5)	/* the duplicate bit of the status changed */
 
 #define ARDMA_EVENT_BITS	8
 
@@ -181,6 +183,11 @@ struct ardma_overflow_ack {
  * ARDMA_IOC_EVENTS: events since this file was opened or last asked; it never waits. While there
  * are some poll() gives POLLIN, with POLLPRI where ARDMA_EVENT_ERROR or ARDMA_EVENT_RESET is among
  * them. Once the adaptor is removed poll() gives POLLHUP and POLLERR.
+ *
+ * A reset drops stores that were not sent, and errors that were not checked: a check that returns 0
+ * answers for the accesses since the last reset only. ARDMA_EVENT_RESET is there before the first
+ * access after the reset is possible, so a program that asks for events after a check knows
+ * whether there was one in between.
  */
 struct ardma_events {
 	__u32 events;		/* out: ARDMA_EVENT_* */

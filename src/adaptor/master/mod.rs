@@ -76,6 +76,8 @@ pub struct Master {
     running: BTreeMap<OperationId, Running>,
     answers: VecDeque<Answer>,
     next: OperationId,
+    /// The last operation was the command mailbox's: others come first now.
+    command_was_last: bool,
     served_writes: u64,
     served_reads: u64,
     refused: u64,
@@ -92,6 +94,7 @@ impl Master {
             running: BTreeMap::new(),
             answers: VecDeque::new(),
             next: OperationId(0),
+            command_was_last: false,
             served_writes: 0,
             served_reads: 0,
             refused: 0,
@@ -131,19 +134,32 @@ impl Master {
         self.buffer.drain().map(|request| (request.source, request.ticket)).collect()
     }
 
-    /// The next memory operation: of the command mailbox, or else of the next source in turn whose
-    /// oldest request `may_execute`. Requests that are refused become answers on the way.
+    /// The next memory operation: of the command mailbox and of the sources in turn, of each the
+    /// oldest request if it `may_execute`. Requests that are refused become answers on the way.
     pub fn poll_operation(
         &mut self,
         may_execute: impl Fn(NodeId, &RequestKind) -> bool,
     ) -> Option<MemoryOperation> {
+        let others_first = core::mem::take(&mut self.command_was_last);
+        if others_first && let Some(operation) = self.next_request(&may_execute) {
+            return Some(operation);
+        }
         if let Some(step) = self.mailbox.take_step() {
+            self.command_was_last = true;
             let id = self.begin(Purpose::Command);
             return Some(match step {
                 Step::Read(segments) => MemoryOperation::Read { id, segments },
                 Step::Write(segment, data) => MemoryOperation::Write { id, segments: vec![segment], data },
             });
         }
+        if others_first { None } else { self.next_request(&may_execute) }
+    }
+
+    /// The operation of the next source in turn.
+    fn next_request(
+        &mut self,
+        may_execute: &impl Fn(NodeId, &RequestKind) -> bool,
+    ) -> Option<MemoryOperation> {
         loop {
             let running = &self.running;
             let is_idle = |source| running.values().all(|running| running.purpose.source() != Some(source));

@@ -3,7 +3,7 @@
 //! A pure function of the bytes: however the stream is chunked, the same packets come out. It never holds more than
 //! one packet and the chunk that was pushed last.
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 
 use super::packet::{Packet, ParseError, wire_len};
 
@@ -14,6 +14,15 @@ pub enum FrameError {
     Corrupt,
     /// The stream is out of step, or speaks another language: the link has to be cut.
     Broken(ParseError),
+}
+
+/// A packet as it arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The packet, taken apart.
+    pub packet: Packet,
+    /// The same, whole. It shares the memory of the packet's payload, and may keep more of the stream's bytes alive.
+    pub wire: Bytes,
 }
 
 /// Collects bytes and gives packets.
@@ -36,8 +45,13 @@ impl Framer {
         self.buffer.len()
     }
 
-    /// The next packet, or `None` until more bytes come. After [`FrameError::Broken`] nothing but that comes.
+    /// As [`Self::next_frame`], the packet only.
     pub fn next_packet(&mut self) -> Option<Result<Packet, FrameError>> {
+        self.next_frame().map(|frame| frame.map(|frame| frame.packet))
+    }
+
+    /// The next packet, or `None` until more bytes come. After [`FrameError::Broken`] nothing but that comes.
+    pub fn next_frame(&mut self) -> Option<Result<Frame, FrameError>> {
         if let Some(error) = self.broken {
             return Some(Err(FrameError::Broken(error)));
         }
@@ -53,6 +67,9 @@ impl Framer {
             return None;
         }
         let wire = self.buffer.split_to(len).freeze();
-        Some(Packet::parse(wire).map_err(|_| FrameError::Corrupt))
+        match Packet::parse(wire.clone()) {
+            Ok(packet) => Some(Ok(Frame { packet, wire })),
+            Err(_) => Some(Err(FrameError::Corrupt)),
+        }
     }
 }

@@ -10,6 +10,8 @@ pub const WINDOW_BYTES: usize = 1 << 20;
 pub const PROBE_AFTER: Duration = Duration::from_millis(30);
 /// A lease that was asked for and not given is asked for again after this time.
 pub const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// Earlier incarnations of a peer that are remembered, in case that one which was thought to be over comes back.
+pub const FORMER_LIVES: usize = 4;
 /// A Hello on a link on which the peer has not been proven yet is sent again after this time.
 pub const HELLO_AGAIN: Duration = Duration::from_millis(100);
 /// The least time between two Hellos, so that strange packets do not cause a flood of them.

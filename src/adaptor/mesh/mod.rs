@@ -1,11 +1,12 @@
 //! The mesh interface: carries transactions to other nodes, and theirs to this one, in order and exactly once.
 //!
-//! It keeps a [`session`](self) for each configured peer. Packets arrive over links, which may be cut, and come back; the
-//! flows survive that.
+//! It keeps a [`session`](self) for each configured peer, and for each other node as soon as there is a way to it. Packets
+//! arrive over links, which may be cut, and come back; the flows survive that.
 
 pub mod framing;
 mod initiator;
 pub mod limits;
+pub mod neighbour;
 pub mod packet;
 mod responder;
 pub mod sequence;
@@ -14,6 +15,9 @@ mod session;
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects)]
 mod packet_tests;
+#[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
+mod stalled_tests;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -72,8 +76,12 @@ pub struct PeerState {
 /// The sessions of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mesh {
+    node: NodeId,
+    incarnation: Incarnation,
+    timing: Timing,
+    random: Random,
     sessions: BTreeMap<NodeId, Session>,
-    /// Transactions to nodes that are not configured.
+    /// Transactions to nodes that are not known.
     unroutable: VecDeque<Finished>,
     outputs: Outputs,
 }
@@ -87,12 +95,28 @@ impl Mesh {
         timing: Timing,
         random: &mut Random,
     ) -> Self {
-        let sessions = (0..=u8::MAX)
-            .map(NodeId)
-            .filter(|&peer| peer != node && peers.contains(peer))
-            .map(|peer| (peer, Session::new(node, peer, incarnation, timing, Random::new(random.next()))))
-            .collect();
-        Self { sessions, unroutable: VecDeque::new(), outputs: Outputs::default() }
+        let random = Random::new(random.next());
+        let mut mesh = Self {
+            node,
+            incarnation,
+            timing,
+            random,
+            sessions: BTreeMap::new(),
+            unroutable: VecDeque::new(),
+            outputs: Outputs::default(),
+        };
+        for peer in (0..=u8::MAX).map(NodeId).filter(|&peer| peers.contains(peer)) {
+            mesh.add(peer);
+        }
+        mesh
+    }
+
+    fn add(&mut self, peer: NodeId) {
+        let Self { node, incarnation, timing, .. } = *self;
+        if peer != node && !self.sessions.contains_key(&peer) {
+            let random = Random::new(self.random.next());
+            self.sessions.insert(peer, Session::new(node, peer, incarnation, timing, random));
+        }
     }
 
     /// Sends a transaction on its way; how it ends comes from [`Self::poll_finished`].
@@ -111,8 +135,9 @@ impl Mesh {
         self.unroutable.pop_front().or_else(|| self.sessions.values_mut().find_map(Session::poll_finished))
     }
 
-    /// A link to the node is open.
+    /// A link to the node is open, or a way over routers.
     pub fn handle_link_up(&mut self, now: Instant, node: NodeId) {
+        self.add(node);
         if let Some(session) = self.sessions.get_mut(&node) {
             session.handle_link_up(now);
         }
@@ -141,6 +166,7 @@ impl Mesh {
 
     /// This node was reset and lives on as `incarnation`; the requests with these tickets were still waiting.
     pub fn reincarnate(&mut self, now: Instant, incarnation: Incarnation, flushed: &[(NodeId, Ticket)]) {
+        self.incarnation = incarnation;
         self.unroutable.clear();
         self.outputs.inbound.clear();
         for (&peer, session) in &mut self.sessions {
@@ -177,7 +203,7 @@ impl Mesh {
         self.outputs.events.pop_front()
     }
 
-    /// What is known of a node; `None` where it is not a configured peer.
+    /// What is known of a node; `None` where it was neither configured nor ever reached.
     pub fn peer(&self, node: NodeId) -> Option<PeerState> {
         self.sessions.get(&node).map(|session| PeerState {
             up: session.is_up(),

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use core::fmt;
 use crc_fast::{CrcAlgorithm, checksum};
 
+use super::neighbour::{Identity, Refusal, Routes};
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::address::{NodeId, OFFSET_BITS};
 use crate::adaptor::status::Code;
@@ -22,6 +23,12 @@ pub const MAGIC: u16 = u16::from_le_bytes(*b"AR");
 pub const VERSION: u8 = 1;
 
 const CRC_AT: usize = 12;
+/// The byte with the channel in its lower half, and in its upper half the number of routers that the packet has passed. These
+/// count on the way, so that the CRC takes the upper half as 0.
+const CHANNEL_AT: usize = 6;
+const HOPS_SHIFT: u32 = 4;
+const ROLE_ADAPTOR: u32 = 1;
+const ROLE_ROUTER: u32 = 2;
 
 /// One life of a node: drawn at random when its process starts and at each reset, never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,6 +83,8 @@ pub enum Body {
         nonce: u64,
         /// The nonce of the Hello that this one answers, or 0.
         echo: u64,
+        /// For how long the sender believes that a stamp gives a lease, in microseconds.
+        lease: u32,
     },
     /// Initiating side: write `data` at `offset`.
     Write {
@@ -139,6 +148,20 @@ pub enum Body {
         /// The time of asking, from which the lease counts.
         stamp: Stamp,
     },
+    /// To the other end of the link only: who this end is. Comes first in each direction.
+    Join {
+        /// A router, rather than the adaptor of the source node.
+        router: bool,
+        /// The other end shall answer with a Join, or a Refuse.
+        wants_reply: bool,
+    },
+    /// To the other end of the link only: it is not let in, and the link is closed.
+    Refuse {
+        /// Why not.
+        reason: Refusal,
+    },
+    /// A router to the other end of the link only: the nodes that it reaches, and no others.
+    Routes(Routes),
 }
 
 /// Why bytes are not a packet.
@@ -195,6 +218,9 @@ mod command {
     pub const DONE: u8 = 6;
     pub const NAK: u8 = 7;
     pub const ASK: u8 = 8;
+    pub const JOIN: u8 = 9;
+    pub const REFUSE: u8 = 10;
+    pub const ROUTES: u8 = 11;
 }
 
 /// The length in bytes, header and payload, of the packet that begins `bytes`, as soon as that can be told.
@@ -219,10 +245,35 @@ pub fn wire_len(bytes: &[u8]) -> Result<Option<usize>, ParseError> {
     }
 }
 
+/// How many routers the packet in `wire` has passed.
+pub fn hops(wire: &[u8]) -> u8 {
+    wire.get(CHANNEL_AT).copied().unwrap_or(0) >> HOPS_SHIFT
+}
+
+/// Notes in `wire` that the packet has passed one more router; at the most that can be noted, nothing changes.
+pub fn count_hop(wire: &mut [u8]) {
+    if let Some(byte) = wire.get_mut(CHANNEL_AT) {
+        *byte = byte.checked_add(1 << HOPS_SHIFT).unwrap_or(*byte);
+    }
+}
+
 impl Packet {
-    /// Whether this is a [`Body::Hello`], which has to come first on a link.
-    pub const fn is_hello(&self) -> bool {
-        matches!(self.body, Body::Hello { .. })
+    /// A packet from one end of a link to the other; `incarnation` is the sender's.
+    pub const fn between(from: Identity, to: NodeId, incarnation: Incarnation, body: Body) -> Self {
+        Self {
+            source: from.id(),
+            destination: to,
+            source_incarnation: incarnation,
+            destination_incarnation: Incarnation(0),
+            body,
+        }
+    }
+
+    /// Who sends this, where it is a [`Body::Join`] in which everything has a meaning.
+    pub fn joiner(&self) -> Option<Identity> {
+        let Body::Join { router, .. } = self.body else { return None };
+        let identity = if router { Identity::Router } else { Identity::Node(self.source) };
+        (identity.id() == self.source && self.source_incarnation.0 != 0).then_some(identity)
     }
 
     /// Appends the wire form to `out`. A payload beyond [`MAX_PAYLOAD`] is not allowed for; the
@@ -267,7 +318,7 @@ impl Packet {
             return Err(ParseError::Corrupt);
         }
         let [_, _, _, command, source, destination, channel, code, ..] = *header;
-        if channel != 0 {
+        if channel & ((1 << HOPS_SHIFT) - 1) != 0 {
             return Err(ParseError::Field);
         }
         let source_incarnation = Incarnation(reader.u64());
@@ -311,9 +362,10 @@ impl Body {
             ..none
         };
         match self {
-            Self::Hello { wants_reply, epoch, nonce, echo } => {
+            Self::Hello { wants_reply, epoch, nonce, echo, lease } => {
                 let command = if *wants_reply { command::HELLO } else { command::WELCOME };
-                (Fields { command, epoch: epoch.0, address: *nonce, stamp: *echo, ..none }, &[])
+                let (address, stamp, count) = (*nonce, *echo, *lease);
+                (Fields { command, epoch: epoch.0, count, address, stamp, ..none }, &[])
             }
             Self::Write { progress, sequence, offset, data } => {
                 (Fields { address: *offset, ..initiating(command::WRITE, progress, *sequence) }, data)
@@ -331,6 +383,14 @@ impl Body {
                 (responding(command::NAK, *epoch, *expected, *stamp), &[])
             }
             Self::Ask { epoch, stamp } => (responding(command::ASK, *epoch, Sequence(0), *stamp), &[]),
+            Self::Join { router, wants_reply } => {
+                let count = if *router { ROLE_ROUTER } else { ROLE_ADAPTOR };
+                (Fields { command: command::JOIN, sequence: (*wants_reply).into(), count, ..none }, &[])
+            }
+            Self::Refuse { reason } => {
+                (Fields { command: command::REFUSE, code: reason.bits(), ..none }, &[])
+            }
+            Self::Routes(routes) => (Fields { command: command::ROUTES, ..none }, routes.as_bytes()),
         }
     }
 
@@ -347,6 +407,7 @@ impl Body {
                 epoch,
                 nonce: fields.address,
                 echo: fields.stamp,
+                lease: fields.count,
             },
             command::WRITE => Self::Write { progress, sequence, offset: offset?, data: data.clone() },
             command::READ => Self::Read { progress, sequence, offset: offset?, len: fields.count },
@@ -361,10 +422,17 @@ impl Body {
             },
             command::NAK => Self::Nak { epoch, expected: sequence, stamp },
             command::ASK => Self::Ask { epoch, stamp },
+            command::JOIN => {
+                Self::Join { router: fields.count == ROLE_ROUTER, wants_reply: fields.sequence == 1 }
+            }
+            command::REFUSE => Self::Refuse { reason: Refusal::from_bits(fields.code)? },
+            command::ROUTES => Self::Routes(Routes::parse(data.clone())?),
             _ => return None,
         };
         let (canonical, payload) = body.to_fields();
         let unused_are_zero = canonical.code == fields.code
+            && canonical.epoch == fields.epoch
+            && canonical.stamp == fields.stamp
             && canonical.sequence == fields.sequence
             && canonical.acknowledge == fields.acknowledge
             && canonical.count == fields.count
@@ -381,6 +449,9 @@ fn crc32c(bytes: &[u8]) -> u32 {
 
 fn header_and_payload_crc(header: &[u8; HEADER_LEN], data: &[u8]) -> u32 {
     let mut cleared = *header;
+    if let Some(byte) = cleared.get_mut(CHANNEL_AT) {
+        *byte &= (1 << HOPS_SHIFT) - 1;
+    }
     if let Some(field) = cleared.get_mut(CRC_AT..).and_then(<[u8]>::first_chunk_mut::<4>) {
         *field = [0; 4];
     }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::framing::{FrameError, Framer};
+use super::neighbour::{Identity, MAX_HOPS, Refusal, Route, Routes};
 use super::packet::*;
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::address::NodeId;
@@ -50,6 +51,119 @@ fn golden_bytes_of_a_write() {
     assert_eq!(Packet::parse(Bytes::from_static(&WRITE_BYTES)), Ok(write_packet()));
 }
 
+#[rustfmt::skip]
+const JOIN_BYTES: [u8; 64] = [
+    b'A', b'R', 1, 9, 3, 2, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    0x44, 0x44, 0x33, 0x33, 0x22, 0x22, 0x11, 0x11,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 1, 0, 0, 0,
+    0, 0, 0, 0, 1, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0,
+];
+
+#[rustfmt::skip]
+const REFUSE_BYTES: [u8; 64] = [
+    b'A', b'R', 1, 10, 0, 3, 0, 2,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    0x44, 0x44, 0x33, 0x33, 0x22, 0x22, 0x11, 0x11,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0,
+];
+
+#[rustfmt::skip]
+const ROUTES_BYTES: [u8; 84] = [
+    b'A', b'R', 1, 11, 0, 3, 0, 0,
+    20, 0, 0, 0, 0, 0, 0, 0,
+    0x44, 0x44, 0x33, 0x33, 0x22, 0x22, 0x11, 0x11,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    1, 1, 5, 0, 0, 0, 0, 0, 0, 0,
+    7, 15, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
+];
+
+/// Puts the right CRC into a packet.
+fn sealed(mut wire: Vec<u8>) -> Vec<u8> {
+    wire[12..16].fill(0);
+    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &wire) as u32;
+    wire[12..16].copy_from_slice(&crc.to_le_bytes());
+    wire
+}
+
+fn routes(list: &[(u8, u8, u64)]) -> Routes {
+    let route = |&(node, distance, incarnation): &(u8, u8, u64)| Route {
+        node: NodeId(node),
+        distance,
+        incarnation: Incarnation(incarnation),
+    };
+    Routes::new(list.iter().map(route))
+}
+
+#[test]
+fn golden_bytes_of_what_the_ends_of_a_link_say() {
+    let life = Incarnation(0x1111_2222_3333_4444);
+    let node = Identity::Node(NodeId(3));
+    let join = Packet::between(node, NodeId(2), life, Body::Join { router: false, wants_reply: true });
+    let refuse = Body::Refuse { reason: Refusal::Duplicate };
+    let refuse = Packet::between(Identity::Router, NodeId(3), life, refuse);
+    let list = Body::Routes(routes(&[(1, 1, 5), (7, 15, 0x1122_3344_5566_7788)]));
+    let list = Packet::between(Identity::Router, NodeId(3), life, list);
+    for (packet, bytes) in [(join, &JOIN_BYTES[..]), (refuse, &REFUSE_BYTES), (list, &ROUTES_BYTES)] {
+        let bytes = sealed(bytes.to_vec());
+        assert_eq!(emitted(&packet), bytes);
+        assert_eq!(Packet::parse(Bytes::from(bytes)), Ok(packet));
+    }
+}
+
+#[test]
+fn a_join_names_its_sender() {
+    let join = |source, router, incarnation| {
+        let body = Body::Join { router, wants_reply: false };
+        let packet = Packet { source: NodeId(source), body, ..write_packet() };
+        Packet { source_incarnation: Incarnation(incarnation), ..packet }.joiner()
+    };
+    assert_eq!(join(3, false, 1), Some(Identity::Node(NodeId(3))));
+    assert_eq!(join(0, false, 1), Some(Identity::Node(NodeId(0))));
+    assert_eq!(join(0, true, 1), Some(Identity::Router));
+    assert_eq!(join(3, true, 1), None);
+    assert_eq!(join(3, false, 0), None);
+    assert_eq!(write_packet().joiner(), None);
+}
+
+#[test]
+fn lists_of_routes_have_one_form() {
+    for (list, good) in [
+        (&[][..], true),
+        (&[(0, 1, 1), (255, MAX_HOPS, u64::MAX)], true),
+        (&[(1, 1, 1), (1, 1, 1)], false),
+        (&[(2, 1, 1), (1, 1, 1)], false),
+        (&[(1, 0, 1)], false),
+        (&[(1, MAX_HOPS + 1, 1)], false),
+        (&[(1, 1, 0)], false),
+    ] {
+        let list = Bytes::copy_from_slice(routes(list).as_bytes());
+        assert_eq!(Routes::parse(list.clone()).is_some(), good, "{list:?}");
+    }
+    assert_eq!(Routes::parse(Bytes::from_static(&[1; 9])), None);
+}
+
+#[test]
+fn hops_count_without_touching_the_crc() {
+    let mut wire = WRITE_BYTES;
+    for passed in 0..20u8 {
+        assert_eq!(hops(&wire), passed.min(MAX_HOPS));
+        assert_eq!(Packet::parse(Bytes::copy_from_slice(&wire)), Ok(write_packet()));
+        count_hop(&mut wire);
+    }
+}
+
 #[test]
 fn crc32c_has_its_published_check_value() {
     // The check value of CRC-32/ISCSI over the digits 1 to 9.
@@ -58,7 +172,8 @@ fn crc32c_has_its_published_check_value() {
 
 #[test]
 fn every_single_bit_flip_is_refused() {
-    for bit in 0..WRITE_BYTES.len() * 8 {
+    // The hops count on the way.
+    for bit in (0..WRITE_BYTES.len() * 8).filter(|bit| !(52..56).contains(bit)) {
         let mut wire = WRITE_BYTES;
         wire[bit / 8] ^= 1 << (bit % 8);
         assert!(Packet::parse(Bytes::copy_from_slice(&wire)).is_err(), "bit {bit}");
@@ -67,12 +182,14 @@ fn every_single_bit_flip_is_refused() {
 
 #[test]
 fn unused_fields_must_be_zero() {
-    let mut wire = WRITE_BYTES;
+    let mut wire = WRITE_BYTES.to_vec();
     wire[44] = 1; // count, which a write does not use
-    wire[12..16].fill(0);
-    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &wire) as u32;
-    wire[12..16].copy_from_slice(&crc.to_le_bytes());
-    assert_eq!(Packet::parse(Bytes::copy_from_slice(&wire)), Err(ParseError::Field));
+    assert_eq!(Packet::parse(sealed(wire).into()), Err(ParseError::Field));
+    for at in [32, 56] {
+        let mut wire = JOIN_BYTES.to_vec();
+        wire[at] = 1; // epoch and stamp, which a join does not use
+        assert_eq!(Packet::parse(sealed(wire).into()), Err(ParseError::Field));
+    }
 }
 
 #[test]
@@ -110,8 +227,9 @@ fn body() -> impl Strategy<Value = Body> {
     let stamp = any::<u64>().prop_map(Stamp);
     let offset = 0..1u64 << 48;
     prop_oneof![
-        (any::<bool>(), epoch.clone(), any::<u64>(), any::<u64>())
-            .prop_map(|(wants_reply, epoch, nonce, echo)| Body::Hello { wants_reply, epoch, nonce, echo }),
+        (any::<bool>(), epoch.clone(), any::<u64>(), any::<u64>(), any::<u32>()).prop_map(
+            |(wants_reply, epoch, nonce, echo, lease)| Body::Hello { wants_reply, epoch, nonce, echo, lease }
+        ),
         (progress.clone(), sequence.clone(), offset.clone(), data.clone())
             .prop_map(|(progress, sequence, offset, data)| Body::Write { progress, sequence, offset, data }),
         (progress.clone(), sequence.clone(), offset, any::<u32>())
@@ -139,6 +257,12 @@ fn body() -> impl Strategy<Value = Body> {
             stamp
         }),
         (epoch, stamp).prop_map(|(epoch, stamp)| Body::Ask { epoch, stamp }),
+        (any::<bool>(), any::<bool>()).prop_map(|(router, wants_reply)| Body::Join { router, wants_reply }),
+        proptest::sample::select(&Refusal::ALL[..]).prop_map(|reason| Body::Refuse { reason }),
+        proptest::collection::btree_map(any::<u8>(), (1..=MAX_HOPS, 1..u64::MAX), 0..20).prop_map(|map| {
+            let list: Vec<_> = map.into_iter().map(|(n, (d, i))| (n, d, i)).collect();
+            Body::Routes(routes(&list))
+        }),
     ]
 }
 

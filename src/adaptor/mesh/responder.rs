@@ -70,7 +70,11 @@ pub(super) struct Responder {
     lease_until: Instant,
     /// Before this time the lease is not asked for again.
     ask_at: Instant,
+    /// It is time to ask, but the link has not taken the question yet.
+    ask_waits: bool,
     nak_wanted: bool,
+    /// Requests of this epoch were dropped unexecuted, so that none after them may be taken.
+    closed: bool,
     /// The last gap that was reported; it is reported again only when the initiating side probes.
     reported_gap: Option<Sequence>,
 }
@@ -89,9 +93,17 @@ impl Responder {
             cursor: 0,
             lease_until: Instant::ZERO,
             ask_at: Instant::ZERO,
+            ask_waits: false,
             nak_wanted: false,
+            closed: false,
             reported_gap: None,
         }
+    }
+
+    /// The peer goes on as another incarnation, for now or for ever; what waits is not executed any more.
+    pub(super) fn set_aside(&mut self) {
+        self.closed |= !self.queue.is_empty();
+        self.lease_until = Instant::ZERO;
     }
 
     /// An epoch was named, by a Hello or by a packet of the flow.
@@ -119,6 +131,10 @@ impl Responder {
             // A stamp from the future would be a lease without end.
             let asked = Instant::from_nanos(progress.echo.0).min(now);
             self.lease_until = self.lease_until.max(asked.after(self.lease));
+            if self.lease_until > now {
+                // The question was answered; the next one need not wait.
+                self.ask_at = Instant::ZERO;
+            }
         }
     }
 
@@ -129,6 +145,9 @@ impl Responder {
         direction: Direction,
         bytes: usize,
     ) -> Option<Ticket> {
+        if self.closed {
+            return None;
+        }
         if sequence != self.expected {
             if sequence > self.expected && self.reported_gap != Some(self.expected) {
                 self.nak_wanted = true;
@@ -205,14 +224,20 @@ impl Responder {
             self.reported_gap = Some(self.expected);
             return Some(Body::Nak { epoch, expected: self.expected, stamp });
         }
-        if self.ask_due().is_some_and(|at| at <= now) {
-            self.ask_at = now.after(ASK_AGAIN);
-            return Some(Body::Ask { epoch, stamp });
-        }
-        None
+        self.handle_timeout(now);
+        let asks = core::mem::take(&mut self.ask_waits) && self.queued_writes > 0 && self.lease_until <= now;
+        asks.then_some(Body::Ask { epoch, stamp })
     }
 
-    /// When [`Self::poll`] should be looked at again.
+    /// Notes whether the lease has to be asked for.
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        if self.ask_due().is_some_and(|at| at <= now) {
+            self.ask_at = now.after(ASK_AGAIN);
+            self.ask_waits = true;
+        }
+    }
+
+    /// When to call [`Self::handle_timeout`], and then [`Self::poll`].
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.ask_due()
     }

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::initiator::Initiator;
-use super::limits::{HELLO_AGAIN, HELLO_GAP, KEEPALIVE_PARTS};
+use super::limits::{FORMER_LIVES, HELLO_AGAIN, HELLO_GAP, KEEPALIVE_PARTS};
 use super::packet::{Body, Incarnation, Packet, Progress};
 use super::responder::{Freshness, Responder, Ticket};
 use super::sequence::Sequence;
@@ -47,6 +47,8 @@ pub(super) struct Session {
     timing: Timing,
     incarnation: Incarnation,
     peer_incarnation: Option<Incarnation>,
+    /// How long a lease of the peer's requests lasts: the shorter of what both nodes are configured with.
+    lease: Duration,
     link: bool,
     /// The peer sent a nonce back on this link, and nothing timed out since.
     proven: bool,
@@ -56,11 +58,16 @@ pub(super) struct Session {
     owed_echo: Option<u64>,
     hello_at: Instant,
     hello_sent: Instant,
+    /// A Hello is due that the link has not taken yet.
+    hello_waits: bool,
     unanswered: u32,
     /// Last words of an earlier incarnation of this node.
     farewell: VecDeque<Packet>,
     initiator: Initiator,
     responder: Responder,
+    /// What was accepted of earlier incarnations of the peer. One of them may come back, where two adaptors have one id
+    /// and take turns; what it sent before must not be executed again.
+    former: VecDeque<(Incarnation, Responder)>,
     random: Random,
 }
 
@@ -78,6 +85,7 @@ impl Session {
             timing,
             incarnation,
             peer_incarnation: None,
+            lease: timing.lease,
             link: false,
             proven: false,
             reach: Reach::Down,
@@ -86,10 +94,12 @@ impl Session {
             owed_echo: None,
             hello_at: Instant::ZERO,
             hello_sent: Instant::ZERO,
+            hello_waits: false,
             unanswered: 0,
             farewell: VecDeque::new(),
             initiator: Initiator::new(timing.time_to_try(), timing.lease),
             responder: Responder::new(timing.lease),
+            former: VecDeque::new(),
             random,
         }
     }
@@ -122,7 +132,8 @@ impl Session {
         }
         self.incarnation = incarnation;
         self.initiator = Initiator::new(self.timing.time_to_try(), self.timing.lease);
-        self.responder = Responder::new(self.timing.lease);
+        self.responder = Responder::new(self.lease);
+        self.former.clear();
         self.reach = Reach::Down;
         if self.link {
             self.doubt(now);
@@ -153,6 +164,7 @@ impl Session {
         self.nonce = None;
         self.hello_at = now;
         self.hello_sent = Instant::ZERO;
+        self.hello_waits = false;
     }
 
     pub(super) fn submit(&mut self, request: Request) {
@@ -175,8 +187,11 @@ impl Session {
             return;
         }
         let from = packet.source_incarnation;
-        if let Body::Hello { wants_reply, epoch, nonce, echo } = packet.body {
-            self.handle_hello(now, from, wants_reply, nonce, echo, out);
+        if let Body::Hello { wants_reply, epoch, nonce, echo, lease } = packet.body {
+            if wants_reply {
+                self.owed_echo = Some(nonce);
+            }
+            self.handle_hello(now, from, echo, Duration::from_micros(lease.into()), out);
             if self.peer_incarnation == Some(from) && self.responder.handle_epoch(epoch) == Freshness::New {
                 out.inbound.push_back(Wanted::Discard(self.peer));
             }
@@ -189,9 +204,11 @@ impl Session {
         }
         self.heard(now);
         match packet.body {
-            Body::Hello { .. } => {}
+            // The ends of a link keep their own packets to themselves.
+            Body::Hello { .. } | Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => {}
             Body::Write { progress, sequence, offset, data } => {
-                let kind = RequestKind::Write(data);
+                // A copy, so that a request that waits does not hold all of what was received with it.
+                let kind = RequestKind::Write(Bytes::copy_from_slice(&data));
                 self.handle_request(now, progress, sequence, offset, kind, out);
             }
             Body::Read { progress, sequence, offset, len } => {
@@ -250,19 +267,15 @@ impl Session {
         &mut self,
         now: Instant,
         from: Incarnation,
-        wants_reply: bool,
-        nonce: u64,
         echo: u64,
+        lease: Duration,
         out: &mut Outputs,
     ) {
-        if wants_reply {
-            self.owed_echo = Some(nonce);
-        }
         if echo != 0 && self.nonce == Some(echo) {
             self.nonce = None;
             self.proven = true;
             self.heard(now);
-            self.adopt(now, from, out);
+            self.adopt(now, from, lease, out);
         } else if self.peer_incarnation == Some(from) {
             self.heard(now);
         } else {
@@ -270,17 +283,26 @@ impl Session {
         }
     }
 
-    /// The peer is alive as this incarnation.
-    fn adopt(&mut self, now: Instant, from: Incarnation, out: &mut Outputs) {
+    /// The peer is alive as this incarnation. It reports writes as soon as `lease` has run out.
+    fn adopt(&mut self, now: Instant, from: Incarnation, lease: Duration, out: &mut Outputs) {
         match self.peer_incarnation.replace(from) {
             Some(known) if known == from => {}
             earlier => {
-                if earlier.is_some() {
+                self.lease = lease.min(self.timing.lease);
+                let known = self.former.iter().position(|(life, _)| *life == from);
+                let known = known.and_then(|index| self.former.remove(index)).map(|(_, responder)| responder);
+                let fresh = known.unwrap_or_else(|| Responder::new(self.lease));
+                let mut former = core::mem::replace(&mut self.responder, fresh);
+                if let Some(earlier) = earlier {
+                    former.set_aside();
+                    self.former.push_back((earlier, former));
+                    if self.former.len() > FORMER_LIVES {
+                        self.former.pop_front();
+                    }
                     out.events.push_back(Event::PeerRestarted(self.peer, from));
                     self.give_up(now, Code::PeerRestarted, Code::LinkDown, out);
                     self.proven = true;
                 }
-                self.responder = Responder::new(self.timing.lease);
                 out.inbound.push_back(Wanted::Discard(self.peer));
             }
         }
@@ -318,6 +340,7 @@ impl Session {
         self.unanswered = 0;
         if self.proven {
             self.hello_at = now.after(self.hello_interval());
+            self.hello_waits = false;
         }
     }
 
@@ -358,19 +381,22 @@ impl Session {
     }
 
     fn poll_hello(&mut self, now: Instant) -> Option<Body> {
-        let wants_reply = self.hello_at <= now;
+        let wants_reply = self.hello_waits || self.hello_at <= now;
         if !wants_reply && self.owed_echo.is_none() {
             return None;
         }
         let mut nonce = 0;
         if wants_reply {
             nonce = *self.nonce.get_or_insert_with(|| self.random.next_nonzero());
-            self.unanswered = self.unanswered.saturating_add(1);
-            self.hello_at = now.after(self.hello_interval());
+            if !core::mem::take(&mut self.hello_waits) {
+                self.unanswered = self.unanswered.saturating_add(1);
+                self.hello_at = now.after(self.hello_interval());
+            }
             self.hello_sent = now;
         }
         let echo = self.owed_echo.take().unwrap_or(0);
-        Some(Body::Hello { wants_reply, epoch: self.initiator.epoch(), nonce, echo })
+        let lease = u32::try_from(self.timing.lease.as_micros()).unwrap_or(u32::MAX);
+        Some(Body::Hello { wants_reply, epoch: self.initiator.epoch(), nonce, echo, lease })
     }
 
     pub(super) fn may_execute(&self, now: Instant, direction: Direction) -> bool {
@@ -403,10 +429,21 @@ impl Session {
             };
             self.give_up(now, sent, unsent, out);
         }
-        if self.link && self.hello_at <= now && self.unanswered >= self.hello_limit() {
-            out.events.push_back(Event::CutLink(self.peer));
-            self.unanswered = 0;
-            self.hello_at = now.after(self.timing.keepalive);
+        if self.link && self.hello_at <= now {
+            if self.unanswered >= self.hello_limit() {
+                out.events.push_back(Event::CutLink(self.peer));
+                self.unanswered = 0;
+                self.hello_waits = false;
+                self.hello_at = now.after(self.timing.keepalive);
+            } else {
+                // It counts even where the link takes nothing more, so that such a link is cut too.
+                self.hello_waits = true;
+                self.unanswered = self.unanswered.saturating_add(1);
+                self.hello_at = now.after(self.hello_interval());
+            }
+        }
+        if self.link {
+            self.responder.handle_timeout(now);
         }
         self.settle(now, out);
     }

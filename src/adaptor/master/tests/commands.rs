@@ -53,6 +53,26 @@ fn a_command_is_busy_until_it_is_done_and_a_second_one_is_ignored_meanwhile() {
 }
 
 #[test]
+fn a_long_list_does_not_hold_up_requests() {
+    let (mut master, mut memory) = exporting();
+    memory.bytes.resize(8 << 20, 0);
+    put_long_export(&mut memory, 510);
+    memory.put(DESCRIPTOR + 0x10, &u64::MAX.to_le_bytes());
+    master.start_command(1, DESCRIPTOR, COOKIE);
+    for ticket in 0..3 {
+        master.push(read(2, ticket, 0, 8)).unwrap();
+    }
+    for _ in 0..6 {
+        let (id, result) = memory.execute(master.poll_operation(|_, _| true).unwrap());
+        master.handle_done(id, result);
+    }
+    assert_eq!(answers(&mut master).len(), 3, "every second operation is a request's");
+    assert_eq!(master.command_status(), CommandStatus::Busy);
+    memory.serve(&mut master);
+    assert_eq!(master.command_status(), CommandStatus::Ok);
+}
+
+#[test]
 fn a_list_goes_over_pages() {
     for count in [1, 254, 255, 256, 510, 511] {
         let (mut master, mut memory) = (Master::new(WINDOW_SIZE), Memory::new(8 << 20));

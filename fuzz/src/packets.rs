@@ -1,0 +1,77 @@
+//! Packets made from fields that the fuzzer chooses.
+
+use arbitrary::Arbitrary;
+use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::mesh::neighbour::{MAX_HOPS, Refusal, Route, Routes};
+use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
+use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
+use assured_rdma::adaptor::status::Code;
+
+const OFFSET_MASK: u64 = (1 << 48) - 1;
+
+/// Every field of a packet, whatever its command uses of them.
+#[derive(Arbitrary, Clone, Debug)]
+pub struct Fields {
+    command: u8,
+    nodes: [u8; 2],
+    incarnations: [u64; 2],
+    epoch: u32,
+    sequence: u32,
+    acknowledge: u32,
+    count: u32,
+    code: u8,
+    address: u64,
+    stamp: u64,
+    data: Vec<u8>,
+}
+
+impl From<Fields> for Packet {
+    fn from(fields: Fields) -> Self {
+        let epoch = Epoch(fields.epoch);
+        let sequence = Sequence(fields.sequence);
+        let stamp = Stamp(fields.stamp);
+        let progress = Progress { epoch, acknowledge: Sequence(fields.acknowledge), echo: stamp };
+        let offset = fields.address & OFFSET_MASK;
+        let code = Code::ALL[usize::from(fields.code) % Code::ALL.len()];
+        let data = fields.data.into();
+        let body = match fields.command % 11 {
+            kind @ 0..2 => {
+                let (nonce, echo, lease) = (fields.address, fields.stamp, fields.count);
+                Body::Hello { wants_reply: kind == 0, epoch, nonce, echo, lease }
+            }
+            2 => Body::Write { progress, sequence, offset, data },
+            3 => Body::Read { progress, sequence, offset, len: fields.count },
+            4 => Body::Confirm { progress, sent: sequence },
+            5 => Body::Done { epoch, first: sequence, count: fields.count, code, stamp, data },
+            6 => Body::Nak { epoch, expected: sequence, stamp },
+            7 => Body::Ask { epoch, stamp },
+            8 => Body::Join { router: fields.count & 1 != 0, wants_reply: fields.sequence & 1 != 0 },
+            9 => Body::Refuse { reason: Refusal::ALL[usize::from(fields.code) % Refusal::ALL.len()] },
+            _ => Body::Routes(routes(fields.epoch, fields.stamp)),
+        };
+        Self {
+            source: NodeId(fields.nodes[0]),
+            destination: NodeId(fields.nodes[1]),
+            source_incarnation: Incarnation(fields.incarnations[0]),
+            destination_incarnation: Incarnation(fields.incarnations[1]),
+            body,
+        }
+    }
+}
+
+/// A list of routes in its one form: node `n` is in it where bit `n` of `nodes` is set.
+fn routes(nodes: u32, incarnation: u64) -> Routes {
+    let nodes = (0..32).filter(|node| nodes >> node & 1 == 1);
+    Routes::new(nodes.map(|node| Route {
+        node: NodeId(node),
+        distance: 1 + node % MAX_HOPS,
+        incarnation: Incarnation(incarnation.max(1)),
+    }))
+}
+
+/// The wire form of a packet.
+pub fn wire(packet: &Packet) -> Vec<u8> {
+    let mut wire = Vec::new();
+    packet.emit(&mut wire);
+    wire
+}

@@ -1,0 +1,286 @@
+//! The kernel module's interface, number for number as `assured_rdma.h` has it.
+//!
+//! The tests hold structures, call numbers and constants against that header. Programs
+//! seldom need this module: what is safe is offered by [`crate::Adaptor`]. It is public for
+//! calls that the safe part does not offer, above all for tests of the module itself.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// The version of the interface that this library speaks.
+pub const VERSION: u32 = 1;
+
+/// `ioctl` type byte of all calls.
+const MAGIC: u32 = 0xe9;
+
+/// Bit of an mmap offset that selects the assurance space.
+pub const ADDRESS_ASSURANCE: u64 = 1 << 57;
+/// Lowest bit of the node field of an mmap offset.
+pub const ADDRESS_NODE_SHIFT: u32 = 48;
+
+/// `Info::status`: the adaptor is ready.
+pub const STATUS_READY: u32 = 1 << 0;
+/// `Info::status`: the adaptor knows that it shares the guest's memory.
+pub const STATUS_MEMORY_SHARED: u32 = 1 << 1;
+/// `Info::status`: the adaptor knows that it does not share the guest's memory.
+pub const STATUS_MEMORY_PRIVATE: u32 = 1 << 2;
+/// `Info::status`: another adaptor has this node's id, so that this one is not let in.
+pub const STATUS_DUPLICATE_ID: u32 = 1 << 3;
+
+/// `Info::memory`: the driver could not probe it.
+pub const MEMORY_UNKNOWN: u32 = 0;
+/// `Info::memory`: adaptor and guest see the same memory.
+pub const MEMORY_SHARED: u32 = 1;
+/// `Info::memory`: they do not; exports are refused.
+pub const MEMORY_NOT_SHARED: u32 = 2;
+
+/// Event: a node's state changed.
+pub const EVENT_LINK: u32 = 1 << 0;
+/// Event: the empty error log got an entry, or overflowed.
+pub const EVENT_ERROR: u32 = 1 << 1;
+/// Event: what is known about shared memory changed.
+pub const EVENT_MEMORY: u32 = 1 << 3;
+/// Event: the adaptor was reset; windows and errors are lost.
+pub const EVENT_RESET: u32 = 1 << 4;
+/// Event: [`STATUS_DUPLICATE_ID`] changed.
+pub const EVENT_DUPLICATE: u32 = 1 << 5;
+
+/// `Node::state`: the node is configured in the adaptor.
+pub const NODE_CONFIGURED: u32 = 1 << 0;
+/// `Node::state`: the link to it works.
+pub const NODE_LINK_UP: u32 = 1 << 1;
+/// `Node::state`: errors of accesses to it were lost.
+pub const NODE_OVERFLOWED: u32 = 1 << 2;
+/// `Node::state`: it is this node.
+pub const NODE_SELF: u32 = 1 << 3;
+
+/// Right: other nodes may read.
+pub const RIGHT_READ: u32 = 1 << 0;
+/// Right: other nodes may write.
+pub const RIGHT_WRITE: u32 = 1 << 1;
+
+/// `Export::offset`: the adaptor chooses.
+pub const OFFSET_ANY: u64 = u64::MAX;
+
+/// `Window::flags`: this open file exported it.
+pub const WINDOW_MINE: u32 = 1 << 0;
+/// `Window::flags`: a reset removed it and its owner has not noticed yet.
+pub const WINDOW_LOST: u32 = 1 << 1;
+/// `Window::flags`: its file is closed, but the adaptor did not let go of it.
+pub const WINDOW_ORPHAN: u32 = 1 << 2;
+
+/// Which way the argument of a call goes, as `_IOC` counts it.
+const NONE: u32 = 0;
+const WRITE: u32 = 1;
+const READ: u32 = 2;
+
+const fn request(direction: u32, number: u32, size: usize) -> libc::Ioctl {
+    (direction << 30 | (size as u32) << 16 | MAGIC << 8 | number) as libc::Ioctl
+}
+
+/// An argument of one of the module's calls; the type says which call.
+///
+/// # Safety
+/// `REQUEST` is the call whose argument has exactly this layout, and every bit pattern is valid.
+pub unsafe trait Argument {
+    /// The call's number.
+    const REQUEST: libc::Ioctl;
+}
+
+/// One field of a structure, for the comparison with the C header.
+#[cfg(test)]
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Field {
+    pub(crate) name: String,
+    pub(crate) offset: usize,
+    pub(crate) size: usize,
+}
+
+macro_rules! arguments {
+    ($($(#[$doc:meta])* $name:ident = ($direction:expr, $number:literal) {
+        $($(#[$field_doc:meta])* $field:ident: $type:ty,)*
+    })*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+            #[repr(C)]
+            pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
+
+            // SAFETY: the layout is the header's (a test compares them), and all fields are integers.
+            unsafe impl Argument for $name {
+                const REQUEST: libc::Ioctl = request($direction, $number, size_of::<Self>());
+            }
+        )*
+
+        /// Every structure with the name of its call, its fields and the call's number.
+        #[cfg(test)]
+        pub(crate) fn layouts() -> Vec<(&'static str, Vec<Field>, libc::Ioctl, usize)> {
+            vec![$((
+                stringify!($name),
+                vec![$(Field {
+                    name: stringify!($field).to_owned(),
+                    offset: std::mem::offset_of!($name, $field),
+                    size: size_of::<$type>(),
+                },)*],
+                $name::REQUEST,
+                size_of::<$name>(),
+            ),)*]
+        }
+    };
+}
+
+arguments! {
+    /// The adaptor and this node.
+    Info = (READ, 0x00) {
+        /// Version of the interface that the module speaks.
+        abi_version: u32,
+        /// Version of the device: major `[31:16]`, minor `[15:0]`.
+        device_version: u32,
+        /// `STATUS_*`.
+        status: u32,
+        /// `MEMORY_*`: what the driver's own probe gave.
+        memory: u32,
+        /// This node's id.
+        node: u32,
+        /// Windows in the access space.
+        node_count: u32,
+        /// Log2 of the window size.
+        window_bits: u32,
+        /// Low bits of a node id that are a bus number.
+        bus_bits: u32,
+        /// Log2 of the block size.
+        block_bits: u32,
+        /// Blocks in the error log now.
+        error_count: u32,
+        /// Longest time that an access takes, in microseconds.
+        deadline_us: u32,
+        /// The part of it that is kept for the lease, in microseconds.
+        lease_us: u32,
+        /// Bytes in each node's window.
+        window_size: u64,
+        /// This life of the node: differs after each reset.
+        incarnation: u64,
+        /// Stores into the access space since the reset.
+        stores: u64,
+        /// Loads from the access space.
+        loads: u64,
+        /// Loads from the assurance space.
+        checks: u64,
+        /// Transactions that did not end with OK.
+        errors: u64,
+        /// Other nodes' writes executed here.
+        served_writes: u64,
+        /// Other nodes' reads executed here.
+        served_reads: u64,
+        /// Other nodes' transactions refused here.
+        refused: u64,
+        /// How often each event happened since the driver took the adaptor, by bit number.
+        event_counts: [u64; 8],
+        /// 0.
+        reserved: [u64; 4],
+    }
+
+    /// One node as this adaptor sees it.
+    Node = (READ | WRITE, 0x01) {
+        /// In: the node's id.
+        node: u32,
+        /// `NODE_*`.
+        state: u32,
+        /// How often the link went up or down.
+        link_changes: u32,
+        /// 0.
+        reserved: u32,
+        /// 0 where none was seen.
+        incarnation: u64,
+    }
+
+    /// Makes a window of this process's memory.
+    Export = (READ | WRITE, 0x02) {
+        /// In: start of the memory.
+        address: u64,
+        /// In: bytes.
+        length: u64,
+        /// In: offset in this node's window or `OFFSET_ANY`; out: offset.
+        offset: u64,
+        /// In: `RIGHT_*`.
+        rights: u32,
+        /// 0.
+        reserved: u32,
+        /// In: who has the rights: bit `n % 64` of word `n / 64`.
+        nodes: [u64; 4],
+    }
+
+    /// Removes a window of this file.
+    Unexport = (WRITE, 0x03) {
+        /// In: as EXPORT gave it.
+        offset: u64,
+        /// 0.
+        reserved: u64,
+    }
+
+    /// The windows of all files of this adaptor, one by one.
+    Window = (READ | WRITE, 0x04) {
+        /// In: 0, 1, ... in the order of export.
+        index: u32,
+        /// `RIGHT_*`.
+        rights: u32,
+        /// Offset in this node's window.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+        /// Who has the rights.
+        nodes: [u64; 4],
+        /// Process that made it; 0 where it is not visible from here.
+        owner: u32,
+        /// `WINDOW_*`.
+        flags: u32,
+    }
+
+    /// This program knows that any earlier access to the node may have failed.
+    OverflowAck = (WRITE, 0x05) {
+        /// In: the node's id.
+        node: u32,
+        /// 0.
+        reserved: u32,
+    }
+
+    /// Events since this file was opened or last asked.
+    Events = (READ, 0x06) {
+        /// `EVENT_*`.
+        events: u32,
+        /// 0.
+        reserved: u32,
+    }
+}
+
+/// Number of the call that resets the adaptor; it has no argument.
+pub const RESET: libc::Ioctl = request(NONE, 0x07, 0);
+
+/// Makes the call that belongs to the argument's type.
+///
+/// # Errors
+/// The module's errno; the header says what it means in this call.
+///
+/// # Safety
+/// For [`Export`] the described memory may from now on be written by other nodes at any time, until
+/// the window is gone: it must not be reachable by Rust references then. Other calls have no
+/// condition.
+pub unsafe fn call<T: Argument>(device: BorrowedFd<'_>, argument: &mut T) -> io::Result<()> {
+    // SAFETY: the trait's contract: the call's argument has the layout of `T`, which lives through it.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), T::REQUEST, &raw mut *argument) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Resets the adaptor.
+///
+/// # Errors
+/// The module's errno; `EPERM` without `CAP_SYS_ADMIN`.
+pub fn reset(device: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the call takes no argument and touches no memory of this process.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), RESET) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+#[path = "abi_tests.rs"]
+mod tests;

@@ -1,0 +1,158 @@
+//! Holds this crate's copies of numbers against the C headers, which are the source.
+
+#![allow(clippy::arithmetic_side_effects)]
+
+use super::*;
+use crate::status::Code;
+use std::collections::BTreeMap;
+
+fn header(path: &str) -> String {
+    let path = format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// `struct ardma_NAME { ... }` as fields with natural alignment.
+fn c_fields(text: &str, name: &str) -> Vec<Field> {
+    let start =
+        text.find(&format!("struct ardma_{name} {{")).unwrap_or_else(|| panic!("no struct ardma_{name}"));
+    let body = text[start..].split_once('{').unwrap().1.split_once("};").unwrap().0;
+    let mut offset: usize = 0;
+    let mut fields = Vec::new();
+    for line in body.lines() {
+        let Some((declaration, _)) = line.trim().split_once(';') else { continue };
+        let (kind, name) = declaration.split_once(' ').unwrap();
+        let width = match kind {
+            "__u32" => 4,
+            "__u64" => 8,
+            other => panic!("type {other}"),
+        };
+        let (name, count) = match name.split_once('[') {
+            Some((name, "ARDMA_EVENT_BITS]")) => (name, 8),
+            Some((name, count)) => (name, count.trim_end_matches(']').parse().unwrap()),
+            None => (name, 1),
+        };
+        offset = offset.next_multiple_of(width);
+        fields.push(Field { name: name.to_owned(), offset, size: width * count });
+        offset += width * count;
+    }
+    fields
+}
+
+/// `#define NAME value` lines whose value is a number or a shifted 1.
+fn c_constants(text: &str) -> BTreeMap<String, u64> {
+    let mut constants = BTreeMap::new();
+    for line in text.lines() {
+        let Some(rest) = line.strip_prefix("#define ") else { continue };
+        let Some((name, value)) = rest.split_once([' ', '\t']) else { continue };
+        let value = value
+            .split("/*")
+            .next()
+            .unwrap()
+            .trim()
+            .trim_matches(['(', ')'])
+            .replace(['U', 'L', 'u', 'l'], "");
+        let number = |text: &str| match text.strip_prefix("0x") {
+            Some(hex) => u64::from_str_radix(hex, 16).ok(),
+            None => text.parse().ok(),
+        };
+        let value = match value.split_once(" << ") {
+            Some(("1", bit)) => number(bit).map(|bit| 1 << bit),
+            _ if value == "~0" => Some(u64::MAX),
+            _ => number(&value),
+        };
+        if let Some(value) = value {
+            constants.insert(name.to_owned(), value);
+        }
+    }
+    constants
+}
+
+#[test]
+fn structures_and_call_numbers_are_those_of_the_header() {
+    let text = header("include/uapi/assured_rdma.h");
+    let layouts = layouts();
+    for (name, fields, request, size) in &layouts {
+        let c_name = if *name == "OverflowAck" { "overflow_ack".to_owned() } else { name.to_lowercase() };
+        assert_eq!(fields, &c_fields(&text, &c_name), "struct ardma_{c_name}");
+        let define = format!("#define ARDMA_IOC_{}", c_name.to_uppercase());
+        let line =
+            text.lines().find(|line| line.starts_with(&define)).unwrap_or_else(|| panic!("no {define}"));
+        let arguments = line.split_once('(').unwrap().1;
+        let direction = match line.split_once('_').map(|_| line.split("_IO").nth(2).unwrap()) {
+            Some(kind) if kind.starts_with("WR(") => READ | WRITE,
+            Some(kind) if kind.starts_with("R(") => READ,
+            Some(kind) if kind.starts_with("W(") => WRITE,
+            other => panic!("{line}: {other:?}"),
+        };
+        let number = arguments.split(", ").nth(1).unwrap().trim_start_matches("0x");
+        let number = u32::from_str_radix(number, 16).unwrap();
+        assert!(arguments.contains(&format!("struct ardma_{c_name})")), "{line}");
+        assert_eq!(*request, super::request(direction, number, *size), "{line}");
+    }
+    assert_eq!(text.matches("\nstruct ardma_").count(), layouts.len(), "a structure is missing here");
+}
+
+#[test]
+fn sizes_are_the_same_for_32_bit_and_64_bit_programs() {
+    let sizes: Vec<_> = layouts().into_iter().map(|(name, _, _, size)| (name, size)).collect();
+    let expected = [
+        ("Info", 216),
+        ("Node", 24),
+        ("Export", 64),
+        ("Unexport", 16),
+        ("Window", 64),
+        ("OverflowAck", 8),
+        ("Events", 8),
+    ];
+    assert_eq!(sizes, expected);
+}
+
+#[test]
+fn constants_are_those_of_the_header() {
+    let constants = c_constants(&header("include/uapi/assured_rdma.h"));
+    let own: &[(&str, u64)] = &[
+        ("ARDMA_ABI_VERSION", VERSION.into()),
+        ("ARDMA_IOC_MAGIC", MAGIC.into()),
+        ("ARDMA_ADDR_ASSURANCE", ADDRESS_ASSURANCE),
+        ("ARDMA_ADDR_NODE_SHIFT", ADDRESS_NODE_SHIFT.into()),
+        ("ARDMA_STATUS_READY", STATUS_READY.into()),
+        ("ARDMA_STATUS_MEMORY_SHARED", STATUS_MEMORY_SHARED.into()),
+        ("ARDMA_STATUS_MEMORY_PRIVATE", STATUS_MEMORY_PRIVATE.into()),
+        ("ARDMA_STATUS_DUPLICATE_ID", STATUS_DUPLICATE_ID.into()),
+        ("ARDMA_MEMORY_UNKNOWN", MEMORY_UNKNOWN.into()),
+        ("ARDMA_MEMORY_SHARED", MEMORY_SHARED.into()),
+        ("ARDMA_MEMORY_NOT_SHARED", MEMORY_NOT_SHARED.into()),
+        ("ARDMA_EVENT_LINK", EVENT_LINK.into()),
+        ("ARDMA_EVENT_ERROR", EVENT_ERROR.into()),
+        ("ARDMA_EVENT_MEMORY", EVENT_MEMORY.into()),
+        ("ARDMA_EVENT_RESET", EVENT_RESET.into()),
+        ("ARDMA_EVENT_DUPLICATE", EVENT_DUPLICATE.into()),
+        ("ARDMA_EVENT_BITS", 8),
+        ("ARDMA_NODE_CONFIGURED", NODE_CONFIGURED.into()),
+        ("ARDMA_NODE_LINK_UP", NODE_LINK_UP.into()),
+        ("ARDMA_NODE_OVERFLOWED", NODE_OVERFLOWED.into()),
+        ("ARDMA_NODE_SELF", NODE_SELF.into()),
+        ("ARDMA_RIGHT_READ", RIGHT_READ.into()),
+        ("ARDMA_RIGHT_WRITE", RIGHT_WRITE.into()),
+        ("ARDMA_OFFSET_ANY", OFFSET_ANY),
+        ("ARDMA_WINDOW_MINE", WINDOW_MINE.into()),
+        ("ARDMA_WINDOW_LOST", WINDOW_LOST.into()),
+        ("ARDMA_WINDOW_ORPHAN", WINDOW_ORPHAN.into()),
+    ];
+    for (name, value) in own {
+        assert_eq!(constants.get(*name), Some(value), "{name}");
+    }
+    assert_eq!(constants.len(), own.len(), "the header has other constants: {constants:?}");
+}
+
+#[test]
+fn status_codes_are_those_of_the_register_header() {
+    let constants = c_constants(&header("driver/assured_rdma_regs.h"));
+    let theirs: BTreeMap<u64, &str> = constants
+        .iter()
+        .filter_map(|(name, &value)| Some((value, name.strip_prefix("ARDMA_CODE_")?)))
+        .collect();
+    let own: BTreeMap<u64, &str> = Code::ALL.iter().map(|code| (code.bits().into(), code.name())).collect();
+    assert!(!theirs.is_empty(), "the header has no ARDMA_CODE_ constants");
+    assert_eq!(own, theirs);
+}

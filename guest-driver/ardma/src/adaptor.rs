@@ -1,0 +1,306 @@
+//! An open adaptor: what it is, whom it reaches, what happened.
+
+use crate::abi;
+use crate::error::{CallKind, Error};
+use crate::export::{Export, ExportOptions};
+use crate::mapping::Memory;
+use crate::place::Place;
+use crate::remote::RemoteWindow;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+pub use crate::abi::{Info, Node, Window};
+
+/// The device file of the first adaptor.
+pub const DEFAULT_DEVICE: &str = "/dev/ardma0";
+
+/// An open adaptor. Clones share the open file, and so the windows and the events.
+#[derive(Clone, Debug)]
+pub struct Adaptor {
+    file: Arc<File>,
+    info: Info,
+    taken: Arc<Mutex<Taken>>,
+}
+
+/// What was learned from events. The lock is held while the driver is asked: an event that it has handed out is here.
+#[derive(Debug, Default)]
+struct Taken {
+    /// Not yet told by [`Adaptor::events`].
+    events: u32,
+    /// How many resets were seen, wrapping.
+    resets: u32,
+    /// The file is no adaptor's, and has no events.
+    #[cfg(test)]
+    silent: bool,
+}
+
+impl Info {
+    /// The size of a block in bytes: the grain of errors and checks.
+    pub fn block_size(&self) -> u64 {
+        1_u64.checked_shl(self.block_bits).unwrap_or(0)
+    }
+
+    /// How often an event (`abi::EVENT_*`) happened since the driver took the adaptor.
+    pub fn event_count(&self, event: u32) -> u64 {
+        usize::try_from(event.trailing_zeros())
+            .ok()
+            .and_then(|bit| self.event_counts.get(bit))
+            .copied()
+            .unwrap_or(0)
+    }
+}
+
+impl Node {
+    /// Whether the adaptor's configuration names the node.
+    pub const fn is_configured(&self) -> bool {
+        self.state & abi::NODE_CONFIGURED != 0
+    }
+
+    /// Whether the link to it works.
+    pub const fn is_up(&self) -> bool {
+        self.state & abi::NODE_LINK_UP != 0
+    }
+
+    /// Whether errors of accesses to it were lost; see [`Adaptor::acknowledge_overflow`].
+    pub const fn is_overflowed(&self) -> bool {
+        self.state & abi::NODE_OVERFLOWED != 0
+    }
+
+    /// Whether it is the node of this adaptor.
+    pub const fn is_self(&self) -> bool {
+        self.state & abi::NODE_SELF != 0
+    }
+}
+
+impl Taken {
+    fn note(&mut self, events: u32) {
+        self.events |= events;
+        self.resets = self.resets.wrapping_add(u32::from(events & abi::EVENT_RESET != 0));
+    }
+}
+
+impl Adaptor {
+    /// Opens an adaptor's device file, such as [`DEFAULT_DEVICE`].
+    ///
+    /// # Errors
+    /// Where it is not there, may not be opened, is something else, or its module is of another build.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let named = || path.to_owned();
+        let file =
+            OpenOptions::new().read(true).write(true).open(path).map_err(|source| match source.kind() {
+                io::ErrorKind::NotFound => Error::NoDevice { path: named() },
+                io::ErrorKind::PermissionDenied => Error::NoPermission { path: named() },
+                _ => Error::Open { path: named(), source },
+            })?;
+        let mut info = Info::default();
+        ask(file.as_fd(), &mut info).map_err(|source| match source.raw_os_error() {
+            Some(libc::ENOTTY | libc::EINVAL) => Error::NotAnAdaptor { path: named() },
+            _ => Error::call(CallKind::Info, "asking for the adaptor", source),
+        })?;
+        if info.abi_version != abi::VERSION {
+            return Err(Error::Version { module: info.abi_version, own: abi::VERSION });
+        }
+        Ok(Self { file: Arc::new(file), info, taken: Arc::default() })
+    }
+
+    /// An adaptor whose spaces are those of a file, which knows none of the calls.
+    #[cfg(test)]
+    pub(crate) fn on_file(file: File, info: Info) -> Self {
+        let taken = Taken { silent: true, ..Taken::default() };
+        Self { file: Arc::new(file), info, taken: Arc::new(Mutex::new(taken)) }
+    }
+
+    /// As if the adaptor had been reset now.
+    #[cfg(test)]
+    pub(crate) fn pretend_reset(&self) {
+        self.taken.lock().unwrap().note(abi::EVENT_RESET);
+    }
+
+    /// The adaptor and this node, as they are now.
+    ///
+    /// # Errors
+    /// [`Error::Call`] where the adaptor is gone.
+    pub fn info(&self) -> Result<Info, Error> {
+        let mut info = Info::default();
+        ask(self.as_fd(), &mut info)
+            .map_err(|source| Error::call(CallKind::Info, "asking for the adaptor", source))?;
+        Ok(info)
+    }
+
+    /// What never changes while the adaptor is open: node, geometry, deadline. Costs no call.
+    pub const fn fixed(&self) -> &Info {
+        &self.info
+    }
+
+    /// One node as this adaptor sees it.
+    ///
+    /// # Errors
+    /// [`Error::Call`] where the adaptor is gone.
+    pub fn node(&self, id: u8) -> Result<Node, Error> {
+        let mut node = Node { node: id.into(), ..Node::default() };
+        ask(self.as_fd(), &mut node)
+            .map_err(|source| Error::call(CallKind::Node, format!("asking for node {id}"), source))?;
+        Ok(node)
+    }
+
+    /// All nodes that the adaptor's configuration names, this one among them.
+    ///
+    /// # Errors
+    /// As [`Adaptor::node`].
+    pub fn nodes(&self) -> Result<Vec<Node>, Error> {
+        let mut nodes = Vec::new();
+        for id in 0..=u8::MAX {
+            let node = self.node(id)?;
+            if node.is_configured() || node.is_self() {
+                nodes.push(node);
+            }
+        }
+        Ok(nodes)
+    }
+
+    /// The windows that programs of this guest export, in the order of export.
+    ///
+    /// # Errors
+    /// [`Error::Call`] where the adaptor is gone.
+    pub fn windows(&self) -> Result<Vec<Window>, Error> {
+        let mut windows = Vec::new();
+        for index in 0.. {
+            let mut window = Window { index, ..Window::default() };
+            match ask(self.as_fd(), &mut window) {
+                Ok(()) => windows.push(window),
+                Err(source) if source.raw_os_error() == Some(libc::ENOENT) => break,
+                Err(source) => {
+                    return Err(Error::call(CallKind::Window, format!("asking for window {index}"), source));
+                }
+            }
+        }
+        Ok(windows)
+    }
+
+    /// Exports memory to other nodes until the returned guard is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Call`], which says what was wrong.
+    pub fn export(&self, memory: Memory, options: &ExportOptions) -> Result<Export, Error> {
+        Export::new(Arc::clone(&self.file), self.info.node, memory, options)
+    }
+
+    /// Maps `length` bytes of another node's window, for access and for checks.
+    ///
+    /// # Errors
+    /// [`Error::Call`] where they are not inside one node's window. Whether the node exports
+    /// them is not asked: a check tells.
+    pub fn map(&self, place: Place, length: u64) -> Result<RemoteWindow, Error> {
+        RemoteWindow::new(self.as_fd(), &self.info, place, length)
+    }
+
+    /// Takes note that any earlier access to the node may have failed, after which checks of it no longer
+    /// answer log overflow.
+    ///
+    /// # Errors
+    /// [`Error::Call`] where the adaptor is gone.
+    pub fn acknowledge_overflow(&self, node: u8) -> Result<(), Error> {
+        let mut argument = abi::OverflowAck { node: node.into(), ..Default::default() };
+        ask(self.as_fd(), &mut argument).map_err(|source| {
+            Error::call(CallKind::OverflowAck, format!("acknowledging node {node}'s log overflow"), source)
+        })
+    }
+
+    /// The events (`abi::EVENT_*`) since the file was opened or last asked. It does not wait.
+    ///
+    /// # Errors
+    /// [`Error::Call`] where the adaptor is gone.
+    pub fn events(&self) -> Result<u32, Error> {
+        self.collect(|taken| std::mem::take(&mut taken.events))
+    }
+
+    /// How many resets of the adaptor were seen since the file was opened, wrapping. A reset drops stores and errors: a
+    /// check answers for earlier accesses only where this number is after it what it was before them.
+    ///
+    /// # Errors
+    /// [`Error::Call`] where the adaptor is gone.
+    pub fn resets(&self) -> Result<u32, Error> {
+        self.collect(|taken| taken.resets)
+    }
+
+    /// Takes the driver's events, and answers from what is known then.
+    fn collect(&self, answer: impl FnOnce(&mut Taken) -> u32) -> Result<u32, Error> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        #[cfg(test)]
+        if taken.silent {
+            return Ok(answer(&mut taken));
+        }
+        let mut events = abi::Events::default();
+        ask(self.as_fd(), &mut events)
+            .map_err(|source| Error::call(CallKind::Events, "asking for events", source))?;
+        taken.note(events.events);
+        Ok(answer(&mut taken))
+    }
+
+    /// Waits for an event, at most for `time`. Returns whether there is one.
+    ///
+    /// # Errors
+    /// [`Error::Call`] where waiting is not possible.
+    pub fn wait(&self, time: Duration) -> Result<bool, Error> {
+        if self.taken.lock().unwrap_or_else(PoisonError::into_inner).events != 0 {
+            return Ok(true);
+        }
+        let mut entry =
+            libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLIN | libc::POLLPRI, revents: 0 };
+        let time = i32::try_from(time.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: the pointer is to one entry.
+        match unsafe { libc::poll(&raw mut entry, 1, time) } {
+            count if count >= 0 => Ok(count > 0),
+            _ => match io::Error::last_os_error() {
+                source if source.kind() == io::ErrorKind::Interrupted => Ok(false),
+                source => Err(Error::call(CallKind::Events, "waiting for events", source)),
+            },
+        }
+    }
+
+    /// Resets the adaptor. The windows of all programs are lost, and so are logged errors.
+    ///
+    /// # Errors
+    /// [`Error::Call`], above all for users other than root.
+    pub fn reset(&self) -> Result<(), Error> {
+        abi::reset(self.as_fd()).map_err(|source| Error::call(CallKind::Reset, "reset", source))
+    }
+}
+
+impl AsFd for Adaptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// A call that has no condition: every one but EXPORT.
+fn ask<T: abi::Argument + Question>(device: BorrowedFd<'_>, argument: &mut T) -> io::Result<()> {
+    // SAFETY: only EXPORT has a condition, and it is no `Question`.
+    unsafe { abi::call(device, argument) }
+}
+
+/// The calls that do not touch memory beyond their argument.
+trait Question {}
+impl Question for Info {}
+impl Question for Node {}
+impl Question for Window {}
+impl Question for abi::OverflowAck {}
+impl Question for abi::Events {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_adaptor_is_told_apart() {
+        let error = Adaptor::open("/dev/ardma-none").unwrap_err();
+        assert!(error.to_string().starts_with("no /dev/ardma-none: is the module loaded"), "{error}");
+        let error = Adaptor::open("/dev/null").unwrap_err();
+        assert!(matches!(error, Error::NotAnAdaptor { .. }), "{error}");
+    }
+}

@@ -1,0 +1,163 @@
+//! `ardma info` and `ardma wait`: this node, its peers, its windows.
+
+use super::{Failure, human};
+use ardma::{Adaptor, Info, Node, Nodes, Window, abi, parse_node};
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Arguments of `ardma wait`.
+#[derive(Debug, clap::Args)]
+pub struct WaitArguments {
+    /// The node.
+    #[arg(value_parser = parse_node)]
+    node: u8,
+    /// Wait until the link is down.
+    #[arg(long)]
+    down: bool,
+    /// Give up after so many seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    timeout: u32,
+}
+
+/// Shows everything, a line each: `key: value`.
+pub fn run(device: &Path, adaptor: &Adaptor, out: &mut dyn Write) -> Result<(), Failure> {
+    let info = adaptor.info()?;
+    writeln!(out, "device: {}", device.display())?;
+    general(&info, out)?;
+    for node in adaptor.nodes()?.iter().filter(|node| !node.is_self()) {
+        writeln!(out, "{}", peer(node))?;
+    }
+    for entry in adaptor.windows()? {
+        writeln!(out, "{}", window(&info, &entry))?;
+    }
+    Ok(())
+}
+
+fn general(info: &Info, out: &mut dyn Write) -> Result<(), Failure> {
+    let memory = match info.memory {
+        abi::MEMORY_SHARED => "shared with the adaptor",
+        abi::MEMORY_NOT_SHARED => {
+            "NOT shared with the adaptor, exports are refused (QEMU: memory-backend-memfd,share=on)"
+        }
+        _ => "not known to be shared with the adaptor",
+    };
+    let ready = if info.status & abi::STATUS_READY != 0 { "ready" } else { "not ready" };
+    writeln!(out, "node: {}", info.node)?;
+    writeln!(out, "state: {ready}")?;
+    if info.status & abi::STATUS_DUPLICATE_ID != 0 {
+        writeln!(out, "state: another adaptor has this node id, so that this one is not let in")?;
+    }
+    writeln!(out, "memory: {memory}")?;
+    writeln!(out, "incarnation: {:#018x}", info.incarnation)?;
+    writeln!(
+        out,
+        "geometry: {} nodes x {}, blocks of {}, {} bus bits",
+        info.node_count,
+        human(info.window_size),
+        human(info.block_size()),
+        info.bus_bits
+    )?;
+    writeln!(
+        out,
+        "deadline: {} ms, {} ms of it for the lease",
+        Duration::from_micros(info.deadline_us.into()).as_millis(),
+        Duration::from_micros(info.lease_us.into()).as_millis()
+    )?;
+    let (major, minor) = (info.device_version >> 16, info.device_version & 0xffff);
+    writeln!(out, "version: device {major}.{minor}, driver interface {}", info.abi_version)?;
+    writeln!(out, "blocks with errors: {}", info.error_count)?;
+    writeln!(
+        out,
+        "started here: {} stores, {} loads, {} checks, {} errors",
+        info.stores, info.loads, info.checks, info.errors
+    )?;
+    writeln!(
+        out,
+        "served for others: {} writes, {} reads, {} refused",
+        info.served_writes, info.served_reads, info.refused
+    )?;
+    writeln!(
+        out,
+        "events: {} link, {} error, {} memory, {} reset",
+        info.event_count(abi::EVENT_LINK),
+        info.event_count(abi::EVENT_ERROR),
+        info.event_count(abi::EVENT_MEMORY),
+        info.event_count(abi::EVENT_RESET)
+    )?;
+    Ok(())
+}
+
+fn peer(node: &Node) -> String {
+    let state = if node.is_up() { "up" } else { "down" };
+    let seen = match node.incarnation {
+        0 => "never seen".to_owned(),
+        incarnation => format!("incarnation {incarnation:#018x}"),
+    };
+    let overflow = if node.is_overflowed() { ", errors were lost (see ardma ack)" } else { "" };
+    format!("peer {}: {state}, {seen}, {} link changes{overflow}", node.node, node.link_changes)
+}
+
+fn window(info: &Info, window: &Window) -> String {
+    let rights = match window.rights & (abi::RIGHT_READ | abi::RIGHT_WRITE) {
+        abi::RIGHT_READ => "read only",
+        abi::RIGHT_WRITE => "write only",
+        _ => "read and write",
+    };
+    let mut text = format!(
+        "window {}:{:#x}: {} bytes, {rights}, nodes {}, process {}",
+        info.node,
+        window.offset,
+        window.length,
+        Nodes::from_words(window.nodes),
+        window.owner
+    );
+    if window.flags & abi::WINDOW_LOST != 0 {
+        text.push_str(", lost by a reset");
+    }
+    if window.flags & abi::WINDOW_ORPHAN != 0 {
+        text.push_str(", its file is closed");
+    }
+    text
+}
+
+/// Waits until the link to a node is up, or down.
+pub fn wait(adaptor: &Adaptor, arguments: &WaitArguments, out: &mut dyn Write) -> Result<(), Failure> {
+    let limit = Duration::from_secs(arguments.timeout.into());
+    let start = Instant::now();
+    loop {
+        // Events first, then the state: a change between the two is seen by the next wait.
+        adaptor.events()?;
+        let node = adaptor.node(arguments.node)?;
+        let left = limit.saturating_sub(start.elapsed());
+        if node.is_up() != arguments.down || left.is_zero() {
+            writeln!(out, "{}", peer(&node))?;
+            return if node.is_up() != arguments.down { Ok(()) } else { Err(Failure::Told) };
+        }
+        adaptor.wait(left)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_and_windows_are_a_line_each() {
+        let mut node = Node { node: 2, state: abi::NODE_CONFIGURED, ..Node::default() };
+        assert_eq!(peer(&node), "peer 2: down, never seen, 0 link changes");
+        node.state |= abi::NODE_LINK_UP;
+        (node.incarnation, node.link_changes) = (0x12, 3);
+        assert_eq!(peer(&node), "peer 2: up, incarnation 0x0000000000000012, 3 link changes");
+        let entry = Window {
+            offset: 0x4000,
+            length: 8192,
+            rights: 3,
+            nodes: [2, 0, 0, 0],
+            owner: 77,
+            ..Window::default()
+        };
+        let info = Info { node: 1, ..Info::default() };
+        assert_eq!(window(&info, &entry), "window 1:0x4000: 8192 bytes, read and write, nodes 1, process 77");
+    }
+}

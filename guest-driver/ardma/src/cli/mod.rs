@@ -1,0 +1,168 @@
+//! The command line: what there is, and what each failure means to the shell.
+
+pub mod access;
+pub mod copy;
+pub mod export;
+pub mod info;
+pub mod progress;
+pub mod signals;
+
+use ardma::{Adaptor, Place, parse_node};
+use clap::{Parser, Subcommand};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// Remote memory access that tells the truth: the guest's tool.
+///
+/// Sizes and offsets are decimal or 0x hex, with K, M, G or T for powers of 1024. A place in another node's memory
+/// is NODE:OFFSET, such as 2:0x1000. Exit status: 0 all well, 1 an access or a test failed, 2 bad usage, 3
+/// something else went wrong.
+#[derive(Debug, Parser)]
+#[command(name = "ardma", version)]
+pub struct Arguments {
+    /// The adaptor's device file.
+    #[arg(long, global = true, default_value = ardma::DEFAULT_DEVICE)]
+    pub device: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show this node, its peers, and what it exports.
+    Info,
+    /// Export zeroed memory to other nodes and hold it.
+    Export(export::Arguments),
+    /// Store values or bytes into another node's memory, and check.
+    Write(access::WriteArguments),
+    /// Load bytes from another node's memory, and check.
+    Read(access::ReadArguments),
+    /// Ask whether the accesses to blocks were executed since their last check, and clear their errors.
+    Check(access::CheckArguments),
+    /// Copy a file to another node's memory or back, with a check of each block.
+    Copy(copy::Arguments),
+    /// Wait for a link to another node.
+    Wait(info::WaitArguments),
+    /// Take note of a log overflow: any earlier access to the node may have failed.
+    Ack {
+        /// The node.
+        #[arg(value_parser = parse_node)]
+        node: u8,
+    },
+    /// Reset the adaptor: all windows of this guest and all logged errors are lost.
+    Reset,
+    /// Test adaptor and driver; the result is in TAP version 14.
+    Test(crate::suite::Arguments),
+}
+
+/// Why the tool does not exit with 0.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The library says why.
+    #[error(transparent)]
+    Library(#[from] ardma::Error),
+    /// A file of the user's.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Standard output or a signal could not be used.
+    #[error("input or output: {0}")]
+    Output(#[from] io::Error),
+    /// The command makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// A comparison did not hold.
+    #[error("byte {at} differs: the file has {file:#04x}, the memory at {place} {memory:#04x}")]
+    Different {
+        /// Offset in the file.
+        at: u64,
+        /// The same byte in the other node's memory.
+        place: Place,
+        /// The file's byte.
+        file: u8,
+        /// The memory's byte.
+        memory: u8,
+    },
+    /// An access failed, and the output said so.
+    #[error("failed")]
+    Told,
+}
+
+impl Failure {
+    /// What the shell gets.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Self::Told
+            | Self::Different { .. }
+            | Self::Library(ardma::Error::Access { .. } | ardma::Error::Reset { .. }) => 1,
+            Self::Usage(_)
+            | Self::Library(
+                ardma::Error::Parse(_) | ardma::Error::Outside { .. } | ardma::Error::Misaligned { .. },
+            ) => 2,
+            Self::Library(_) | Self::File { .. } | Self::Output(_) => 3,
+        }
+    }
+}
+
+/// A file's failure, with its name.
+pub fn file_failure(path: &std::path::Path) -> impl FnOnce(io::Error) -> Failure {
+    let path = path.to_owned();
+    move |source| Failure::File { path, source }
+}
+
+/// A number of bytes as people read it: `512 B`, `256 MiB`, `9.1 MiB`.
+pub fn human(bytes: u64) -> String {
+    let units = [("TiB", 40_u32), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let scale = |bits| 1_u64 << bits;
+    match units.into_iter().find(|&(_, bits)| bytes >= scale(bits)) {
+        None => format!("{bytes} B"),
+        Some((unit, bits)) if bytes.is_multiple_of(scale(bits)) => format!("{} {unit}", bytes >> bits),
+        Some((unit, bits)) => format!("{:.1} {unit}", bytes as f64 / scale(bits) as f64),
+    }
+}
+
+/// Parses `NODE:OFFSET` for the command line.
+pub fn parse_place(text: &str) -> Result<Place, ardma::ParseError> {
+    text.parse()
+}
+
+/// Carries out a command.
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
+    if let Command::Test(test) = &arguments.command {
+        return crate::suite::run(&arguments.device, test, out);
+    }
+    let adaptor = Adaptor::open(&arguments.device)?;
+    match &arguments.command {
+        Command::Info => info::run(&arguments.device, &adaptor, out),
+        Command::Export(export) => export::run(&adaptor, export, out),
+        Command::Write(write) => access::write(&adaptor, write, out),
+        Command::Read(read) => access::read(&adaptor, read, out),
+        Command::Check(check) => access::check(&adaptor, check, out),
+        Command::Copy(copy) => copy::run(&adaptor, copy, out),
+        Command::Wait(wait) => info::wait(&adaptor, wait, out),
+        Command::Ack { node } => Ok(adaptor.acknowledge_overflow(*node)?),
+        Command::Reset => Ok(adaptor.reset()?),
+        Command::Test(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn bytes_are_told_as_people_read_them() {
+        let told = [0, 1023, 1024, 9_542_042, 5 << 30, 3 << 50].map(human);
+        assert_eq!(told, ["0 B", "1023 B", "1 KiB", "9.1 MiB", "5 GiB", "3072 TiB"]);
+    }
+}

@@ -1,0 +1,209 @@
+//! What can go wrong, in words that say what to do about it.
+
+use crate::place::{ParseError, Place};
+use crate::status::{Direction, Status};
+use std::io;
+use std::path::PathBuf;
+
+/// An error of this library.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device file does not exist.
+    #[error(
+        "no {}: is the module loaded (insmod assured_rdma.ko), and does lspci show an adaptor (1234:4152)?",
+        path.display()
+    )]
+    NoDevice {
+        /// The device file.
+        path: PathBuf,
+    },
+    /// The device file may not be opened.
+    #[error("no permission to open {}: run this as root, or give your user rights to the file", path.display())]
+    NoPermission {
+        /// The device file.
+        path: PathBuf,
+    },
+    /// The device file cannot be opened for another reason.
+    #[error("cannot open {}: {source}", path.display())]
+    Open {
+        /// The device file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file is something else.
+    #[error("{} is not an assured-rdma adaptor: name one of /dev/ardma*", path.display())]
+    NotAnAdaptor {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Module and library do not speak the same interface.
+    #[error(
+        "the loaded module speaks version {module} of its interface and this program version {own}: use the two from one build"
+    )]
+    Version {
+        /// The module's version.
+        module: u32,
+        /// This library's version.
+        own: u32,
+    },
+    /// A call to the module failed.
+    #[error("{what}: {explanation} ({source})")]
+    Call {
+        /// What was asked for.
+        what: String,
+        /// What the errno means in this call.
+        explanation: &'static str,
+        /// The errno.
+        source: io::Error,
+    },
+    /// Memory could not be had.
+    #[error("cannot allocate {length} bytes: {source}")]
+    Memory {
+        /// Bytes asked for.
+        length: usize,
+        /// Why.
+        source: io::Error,
+    },
+    /// An access is not inside the mapped part of a window or of memory.
+    #[error("{length} bytes at offset {offset:#x} are not inside the {available} bytes that there are")]
+    Outside {
+        /// Where the access begins, relative to the mapped part.
+        offset: u64,
+        /// Its length in bytes.
+        length: u64,
+        /// Bytes that are mapped.
+        available: u64,
+    },
+    /// This processor has no access of that size there.
+    #[error("{size} bytes at offset {offset:#x}: this processor reaches devices at aligned offsets only")]
+    Misaligned {
+        /// Where the access begins, in the node's window.
+        offset: u64,
+        /// Its size in bytes.
+        size: usize,
+    },
+    /// A remote access failed, and the check told so.
+    #[error("{direction} of {length} bytes at {place} failed after {attempts} attempt(s): {}", status.code(*direction))]
+    Access {
+        /// Which way the data went.
+        direction: Direction,
+        /// The part of the failed block that was accessed.
+        place: Place,
+        /// Bytes of it.
+        length: u64,
+        /// What the last check answered.
+        status: Status,
+        /// How often it was tried.
+        attempts: u32,
+    },
+    /// The adaptor was reset between an access and its check, which then says nothing about the access.
+    #[error(
+        "{direction} of {length} bytes at {place}: outcome unknown: this node's adaptor was reset meanwhile"
+    )]
+    Reset {
+        /// Which way the data went.
+        direction: Direction,
+        /// The part of the block that was accessed.
+        place: Place,
+        /// Bytes of it.
+        length: u64,
+    },
+    /// A text that names a size, an offset, a node or a place is malformed.
+    #[error(transparent)]
+    Parse(#[from] ParseError),
+}
+
+impl Error {
+    /// A failed call, explained by its errno.
+    pub(crate) fn call(kind: CallKind, what: impl Into<String>, source: io::Error) -> Self {
+        Self::Call { what: what.into(), explanation: kind.explain(source.raw_os_error()), source }
+    }
+
+    /// The errno of a failed call to the module.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Call { source, .. } | Self::Open { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+}
+
+/// Which call failed: an errno means something else in each.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallKind {
+    Info,
+    Node,
+    Export,
+    Unexport,
+    Window,
+    OverflowAck,
+    Events,
+    Reset,
+    Map,
+}
+
+impl CallKind {
+    fn explain(self, errno: Option<i32>) -> &'static str {
+        use CallKind::{Export, Map, Node, OverflowAck, Reset, Unexport};
+        match (self, errno.unwrap_or(0)) {
+            (_, libc::ENODEV) => "the adaptor was removed",
+            (_, libc::EIO) => "the adaptor does not answer; a reset may help",
+            (_, libc::ETIMEDOUT) => "the adaptor did not answer in time; whether it was done is unknown",
+            (_, libc::ENOTTY) => "the loaded module does not know this call; is it older than this program?",
+            (Export, libc::EINVAL) => {
+                "the offset must be a multiple of 4096, the size above 0 and at most the window size, with at least one right and one node"
+            }
+            (Export, libc::ENOMEM) => "more memory than may be locked (ulimit -l), or than there is",
+            (Export, libc::ENOSPC) => {
+                "it overlaps another window, or no gap is large enough (see ardma info)"
+            }
+            (Export, libc::ENOBUFS) => "more windows, or scattered pieces of memory, than the adaptor holds",
+            (Export, libc::EOPNOTSUPP) => {
+                "the adaptor does not share this guest's memory: QEMU needs memory-backend-memfd,share=on (see dmesg)"
+            }
+            (Export, libc::ENXIO) => "the memory is not where the adaptor can reach it",
+            (Export, libc::EFAULT) => "the memory is not mapped, or not with the access that the rights need",
+            (Unexport, libc::ENOENT) => "no window of this program begins there",
+            (Unexport, libc::ESTALE) => "a reset of the adaptor had already removed it",
+            (Map, libc::ENXIO) => "that is not inside the window of a node of this adaptor",
+            (Map, libc::EACCES) => "the assurance space can be read only",
+            (Node | OverflowAck, libc::EINVAL) => "node ids go from 0 to 255",
+            (Reset, libc::EPERM) => "only root may reset the adaptor",
+            _ => "the module refused",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_errno_is_explained_by_its_call() {
+        let source = io::Error::from_raw_os_error(libc::EOPNOTSUPP);
+        let error = Error::call(CallKind::Export, "export of 4096 bytes", source);
+        let text = error.to_string();
+        assert!(
+            text.starts_with("export of 4096 bytes: the adaptor does not share this guest's memory"),
+            "{text}"
+        );
+        assert_eq!(error.errno(), Some(libc::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn a_failed_access_names_block_and_code() {
+        let error = Error::Access {
+            direction: Direction::Write,
+            place: Place { node: 2, offset: 0x3000 },
+            length: 4096,
+            status: Status::from_bits(0x82),
+            attempts: 1,
+        };
+        assert_eq!(
+            error.to_string(),
+            "write of 4096 bytes at 2:0x3000 failed after 1 attempt(s): not executed, permanent: no such window (0x82)"
+        );
+    }
+}

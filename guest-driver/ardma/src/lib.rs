@@ -1,0 +1,65 @@
+//! The guest's side of assured-rdma: other nodes' memory by plain stores and loads, each of which can be
+//! checked.
+//!
+//! # Example
+//!
+//! One guest exports memory, and holds it for as long as others may reach it:
+//!
+//! ```no_run
+//! use ardma::{Adaptor, ExportOptions, Memory};
+//!
+//! # fn main() -> Result<(), ardma::Error> {
+//! let adaptor = Adaptor::open("/dev/ardma0")?;
+//! let export = adaptor.export(Memory::new(1 << 20)?, &ExportOptions::default())?;
+//! println!("other nodes find it at {}", export.place()); // such as 2:0x0
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Another guest stores into it, and asks whether that happened:
+//!
+//! ```no_run
+//! use ardma::{Adaptor, Class};
+//!
+//! # fn main() -> Result<(), ardma::Error> {
+//! let adaptor = Adaptor::open("/dev/ardma0")?;
+//! let window = adaptor.map("2:0".parse()?, 1 << 20)?;
+//! window.store(0x10, 42_u64)?;
+//! window.write_bytes(0x100, b"some more")?;
+//!
+//! let status = window.check(0x10)?; // answers for the 4 KiB block around 0x10
+//! match status.write().class() {
+//!     Class::Ok => println!("executed: node 2's processor sees it"),
+//!     Class::Retry => println!("not executed, try again: {status}"),
+//!     Class::Permanent => println!("not executed, and will not be: {status}"),
+//!     Class::Unknown => println!("executed or not, but not later than now: {status}"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Transfer`] copies many blocks and checks each. The other types are [`Status`] with its codes, and how
+//! people name sizes and places: [`parse_size`], [`Place`], [`Nodes`].
+
+pub mod abi;
+mod adaptor;
+mod error;
+mod export;
+mod mapping;
+mod place;
+mod remote;
+#[cfg(test)]
+mod remote_tests;
+mod status;
+mod transfer;
+mod word;
+
+pub use adaptor::{Adaptor, DEFAULT_DEVICE, Info, Node, Window};
+pub use error::Error;
+pub use export::{Export, ExportOptions};
+pub use mapping::{Memory, PAGE};
+pub use place::{Nodes, ParseError, Place, parse_hex, parse_node, parse_size};
+pub use remote::{BlockPart, RemoteWindow};
+pub use status::{Class, Code, Direction, Status};
+pub use transfer::{Counts, Retries, Transfer};
+pub use word::{Word, pieces};

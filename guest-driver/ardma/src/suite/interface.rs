@@ -1,0 +1,228 @@
+//! Tests of the driver's calls with bad arguments: an errno each, and nothing else happens.
+
+use super::local::exportable;
+use super::tap::{Problem, Verdict, equal, holds, refused};
+use super::{Case, Context};
+use ardma::{Memory, Nodes, PAGE, abi};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+pub const CASES: &[Case] = &[
+    case("exports with bad arguments are refused", bad_exports),
+    case("exports of memory without the access that they need are refused", unmapped_exports),
+    case("calls with a bad pointer or an unknown number are refused", bad_calls),
+    case("nodes beyond 255 and fields that are not zero are refused", bad_fields),
+    case("mappings that are not inside one node's window are refused", bad_places),
+    case("mappings with a protection or kind that makes no sense are refused", bad_mappings),
+    case("poll waits as long as it was asked to, and not longer", poll),
+];
+
+const fn case(name: &'static str, run: fn(&Context) -> Verdict) -> Case {
+    Case { group: "local", name, contract: "driver interface", run }
+}
+
+/// An export that would be right.
+fn good(memory: &Memory) -> abi::Export {
+    abi::Export {
+        address: memory.address(),
+        length: memory.length(),
+        offset: abi::OFFSET_ANY,
+        rights: abi::RIGHT_READ,
+        nodes: Nodes::ALL.words(),
+        ..Default::default()
+    }
+}
+
+/// An export that has to be refused; where it is not, it is taken back.
+fn refuse(context: &Context, what: &str, mut argument: abi::Export, errno: i32) -> Verdict {
+    // SAFETY: where it succeeds against expectation, it is ended before the memory (which nothing refers to) goes.
+    let result = unsafe { abi::call(context.adaptor.as_fd(), &mut argument) };
+    if result.is_ok() {
+        let mut undo = abi::Unexport { offset: argument.offset, reserved: 0 };
+        // SAFETY: UNEXPORT touches no memory of this process.
+        drop(unsafe { abi::call(context.adaptor.as_fd(), &mut undo) });
+    }
+    refused(what, result, errno)
+}
+
+fn bad_exports(context: &Context) -> Verdict {
+    exportable(context)?;
+    let memory = Memory::new(PAGE.saturating_mul(4))?;
+    let window = context.adaptor.fixed().window_size;
+    let bad = |what, change: &dyn Fn(&mut abi::Export)| {
+        let mut argument = good(&memory);
+        argument.length = PAGE;
+        change(&mut argument);
+        refuse(context, what, argument, libc::EINVAL)
+    };
+    bad("a misaligned address", &|export| export.address |= 8)?;
+    bad("a misaligned length", &|export| export.length |= 8)?;
+    bad("a misaligned offset", &|export| export.offset = 8)?;
+    bad("length 0", &|export| export.length = 0)?;
+    bad("a length above the window size", &|export| export.length = window.saturating_add(PAGE))?;
+    bad("a length near 2^64", &|export| export.length = 0_u64.wrapping_sub(PAGE))?;
+    bad("no right", &|export| export.rights = 0)?;
+    bad("an unknown right", &|export| export.rights |= 1 << 31)?;
+    bad("no node", &|export| export.nodes = [0; 4])?;
+    bad("a field that is not zero", &|export| export.reserved = 1)?;
+    equal("windows of this file", mine(context)?, 0)
+}
+
+/// How many windows this file has.
+fn mine(context: &Context) -> Result<usize, Problem> {
+    Ok(context.adaptor.windows()?.iter().filter(|window| window.flags & abi::WINDOW_MINE != 0).count())
+}
+
+fn unmapped_exports(context: &Context) -> Verdict {
+    exportable(context)?;
+    let memory = Memory::new(PAGE)?;
+    let unmapped = abi::Export { address: 0x1000, ..good(&memory) };
+    refuse(context, "unmapped memory", unmapped, libc::EFAULT)?;
+    let pages = PAGE.saturating_mul(2) as usize;
+    // SAFETY: new read-only memory at addresses that the kernel chooses.
+    let base = unsafe {
+        libc::mmap(ptr::null_mut(), pages, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error().into());
+    }
+    let read_only = abi::Export {
+        address: base.expose_provenance() as u64,
+        length: pages as u64,
+        rights: abi::RIGHT_READ | abi::RIGHT_WRITE,
+        ..good(&memory)
+    };
+    let verdict = refuse(context, "writing to read-only memory", read_only, libc::EFAULT);
+    // SAFETY: the memory just mapped, which nothing uses any more.
+    unsafe { libc::munmap(base, pages) };
+    verdict?;
+    equal("windows of this file", mine(context)?, 0)
+}
+
+fn bad_calls(context: &Context) -> Verdict {
+    let file = context.adaptor.as_fd().as_raw_fd();
+    let call = |request: libc::Ioctl, argument: usize| {
+        // SAFETY: the addresses are not mapped, so nothing of this process can be changed.
+        match unsafe { libc::ioctl(file, request, argument) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    use abi::Argument;
+    for (name, request) in [
+        ("INFO", abi::Info::REQUEST),
+        ("NODE", abi::Node::REQUEST),
+        ("EXPORT", abi::Export::REQUEST),
+        ("UNEXPORT", abi::Unexport::REQUEST),
+        ("WINDOW", abi::Window::REQUEST),
+        ("OVERFLOW_ACK", abi::OverflowAck::REQUEST),
+        ("EVENTS", abi::Events::REQUEST),
+    ] {
+        refused(&format!("{name} with a null pointer"), call(request, 0), libc::EFAULT)?;
+        refused(&format!("{name} with a kernel address"), call(request, 1 << 63), libc::EFAULT)?;
+        // The same number with another size of the argument is another call.
+        refused(&format!("{name} with another size"), call(request ^ (4 << 16), 0), libc::ENOTTY)?;
+    }
+    refused("an unknown number", call(abi::RESET | 0xff, 0), libc::ENOTTY)?;
+    refused("a terminal's call", call(libc::TCGETS as libc::Ioctl, 0), libc::ENOTTY)
+}
+
+fn bad_fields(context: &Context) -> Verdict {
+    let device = context.adaptor.as_fd();
+    let mut node = abi::Node { node: 256, ..Default::default() };
+    // SAFETY: only EXPORT has a condition.
+    refused("NODE 256", unsafe { abi::call(device, &mut node) }, libc::EINVAL)?;
+    let mut node = abi::Node { reserved: 1, ..Default::default() };
+    // SAFETY: as above.
+    refused("NODE with a field that is not zero", unsafe { abi::call(device, &mut node) }, libc::EINVAL)?;
+    let mut ack = abi::OverflowAck { node: 256, reserved: 0 };
+    // SAFETY: as above.
+    refused("OVERFLOW_ACK 256", unsafe { abi::call(device, &mut ack) }, libc::EINVAL)?;
+    let mut unexport = abi::Unexport { offset: 1, reserved: 0 };
+    // SAFETY: as above.
+    refused("UNEXPORT of nothing", unsafe { abi::call(device, &mut unexport) }, libc::ENOENT)?;
+    let mut window = abi::Window { index: u32::MAX, ..Default::default() };
+    // SAFETY: as above.
+    refused("WINDOW 2^32 - 1", unsafe { abi::call(device, &mut window) }, libc::ENOENT)
+}
+
+/// Tries a mapping, and takes it back.
+fn map(context: &Context, address: u64, length: u64, protection: i32, flags: i32) -> io::Result<()> {
+    let file = context.adaptor.as_fd().as_raw_fd();
+    // SAFETY: the kernel chooses the addresses; nothing reaches them.
+    let base = unsafe {
+        libc::mmap(ptr::null_mut(), length as usize, protection, flags, file, address as libc::off_t)
+    };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the mapping just made.
+    unsafe { libc::munmap(base, length as usize) };
+    Ok(())
+}
+
+fn bad_places(context: &Context) -> Verdict {
+    let info = context.adaptor.fixed();
+    let address = |node: u32, offset: u64| u64::from(node) << abi::ADDRESS_NODE_SHIFT | offset;
+    let last = info.window_size.saturating_sub(PAGE);
+    for (space, bit) in [("access", 0), ("assurance", abi::ADDRESS_ASSURANCE)] {
+        let try_map =
+            |address: u64, length| map(context, address | bit, length, libc::PROT_READ, libc::MAP_SHARED);
+        try_map(address(info.node, last), PAGE)
+            .map_err(|error| Problem::Fail(format!("{space}, last page: {error}")))?;
+        let two_pages = PAGE.saturating_mul(2);
+        refused(
+            &format!("{space}, across the window's end"),
+            try_map(address(info.node, last), two_pages),
+            libc::ENXIO,
+        )?;
+        let end = try_map(address(info.node, info.window_size), PAGE);
+        refused(&format!("{space}, at the window's end"), end, libc::ENXIO)?;
+        if info.node_count < 256 {
+            let beyond = try_map(address(info.node_count, 0), PAGE);
+            refused(&format!("{space}, a node beyond the last"), beyond, libc::ENXIO)?;
+        }
+        for bad in [56, 58, 62] {
+            let result = try_map(address(info.node, 0) | 1 << bad, PAGE);
+            holds(result.is_err(), || format!("{space}, bit {bad} of the address set: was accepted"))?;
+        }
+    }
+    Ok(())
+}
+
+fn bad_mappings(context: &Context) -> Verdict {
+    let place = u64::from(context.adaptor.fixed().node) << abi::ADDRESS_NODE_SHIFT;
+    let assurance = place | abi::ADDRESS_ASSURANCE;
+    let (read, both) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE);
+    refused(
+        "writing to the assurance space",
+        map(context, assurance, PAGE, both, libc::MAP_SHARED),
+        libc::EACCES,
+    )?;
+    for (space, address) in [("access", place), ("assurance", assurance)] {
+        let private = map(context, address, PAGE, read, libc::MAP_PRIVATE);
+        refused(&format!("{space}, private"), private, libc::EINVAL)?;
+        let executable = map(context, address, PAGE, read | libc::PROT_EXEC, libc::MAP_SHARED);
+        refused(&format!("{space}, executable"), executable, libc::EINVAL)?;
+    }
+    map(context, place, PAGE, both, libc::MAP_SHARED)
+        .map_err(|error| Problem::Fail(format!("reading and writing the access space: {error}")))
+}
+
+fn poll(context: &Context) -> Verdict {
+    let time = Duration::from_millis(50);
+    // Links may change meanwhile, so it has several tries.
+    for _ in 0..10 {
+        context.adaptor.events()?;
+        if context.adaptor.wait(Duration::ZERO)? {
+            continue;
+        }
+        let start = Instant::now();
+        if !context.adaptor.wait(time)? {
+            return holds(start.elapsed() >= time, || format!("it waited for {:?}", start.elapsed()));
+        }
+    }
+    Err(Problem::Fail("there is always an event".to_owned()))
+}

@@ -1,0 +1,140 @@
+# Nodes: an adaptor process and the guest attached to it. Sockets are in WORK, logs in LOGS.
+# shellcheck shell=bash
+
+declare -A adaptor_pid adaptor_port
+
+# How a node's guest is started: whether its memory is shared (see guest_memory; default: on), and whether it may be reset
+# and has a monitor for that (yes or no; default: no, then a reset ends QEMU).
+declare -A node_memory node_resets
+# More options for a node's adaptor.
+declare -A adaptor_options
+
+# The accelerator in ACCEL: kvm where it really runs this kernel, else tcg. /dev/kvm may open and yet not do it, so a
+# guest is tried; the answer holds until the machine is booted again. LAB_ACCEL decides without a trial.
+choose_accelerator() {
+    local kernel=$1 boot remembered
+    ACCEL=${LAB_ACCEL:-}
+    [[ -z $ACCEL ]] || return 0
+    boot=$(</proc/sys/kernel/random/boot_id)
+    remembered=$BUILD/accelerator
+    if [[ -f $remembered && $(<"$remembered") == "$boot "* ]]; then
+        ACCEL=$(cut -d ' ' -f 2 "$remembered")
+    elif [[ -r /dev/kvm && -w /dev/kvm ]] && kvm_runs "$kernel"; then
+        ACCEL=kvm
+    else
+        ACCEL=tcg
+    fi
+    echo "$boot $ACCEL" >"$remembered"
+}
+
+# Whether a guest comes up under KVM.
+kvm_runs() {
+    local console=$LOGS/kvm-probe.console.log messages=$LOGS/kvm-probe.qemu.log pid memory
+    guest_memory on
+    ACCEL=kvm guest_qemu "$1" "$INITRAMFS" lab.probe "$console" "${memory[@]}" -no-reboot </dev/null >/dev/null 2>"$messages" &
+    pid=$!
+    wait_until 10 kvm_probe_over "$pid" "$messages" || true
+    { kill -KILL "$pid" && wait "$pid"; } 2>/dev/null || true
+    grep -q 'lab: the guest is up' "$console" 2>/dev/null
+}
+
+# A guest which KVM cannot run is stopped, not ended.
+kvm_probe_over() { ! kill -0 "$1" 2>/dev/null || grep -q 'internal error' "$2"; }
+
+# A TCP port of this machine that nothing uses, and that was not given out before.
+free_port() {
+    local port taken
+    taken=$(awk 'FNR > 1 { split($2, address, ":"); print address[2] }' /proc/net/tcp /proc/net/tcp6 2>/dev/null)
+    while true; do
+        port=$((20000 + RANDOM % 10000))
+        [[ $'\n'"$taken"$'\n' == *$'\n'"$(printf '%04X' "$port")"$'\n'* || " ${adaptor_port[*]} " == *" $port "* ]] || break
+    done
+    printf '%d' "$port"
+}
+
+# nodes_plan COUNT: chooses the ports, which every adaptor has to know of every other.
+nodes_plan() {
+    NODES=$1
+    local node
+    for ((node = 1; node <= NODES; node++)); do adaptor_port[$node]=$(free_port); done
+}
+
+# adaptor_start NODE: starts the adaptor and waits until QEMU can attach.
+adaptor_start() {
+    local node=$1 socket=$WORK/node$1.sock peer peers=() options
+    read -ra options <<<"${adaptor_options[$1]:-}"
+    for ((peer = 1; peer <= NODES; peer++)); do
+        ((peer == node)) || peers+=(--peer "$peer=127.0.0.1:${adaptor_port[$peer]}")
+    done
+    RUST_LOG=${RUST_LOG:-info} setpriv --pdeathsig KILL -- "$ADAPTOR" adaptor --node-id "$node" \
+        --socket-path "$socket" --listen "127.0.0.1:${adaptor_port[$node]}" "${peers[@]}" "${options[@]}" \
+        </dev/null >>"$LOGS/node$node.adaptor.log" 2>&1 &
+    adaptor_pid[$node]=$!
+    if ! wait_until 5 adaptor_settled "$node" || ! kill -0 "${adaptor_pid[$node]}" 2>/dev/null; then
+        die "the adaptor of node $node did not come up: $(tail -n 1 "$LOGS/node$node.adaptor.log")"
+    fi
+}
+
+# Listening, or dead already. A killed adaptor leaves its socket file, so the file alone says nothing.
+adaptor_settled() {
+    ! kill -0 "${adaptor_pid[$1]}" 2>/dev/null ||
+        awk -v path="$WORK/node$1.sock" '$4 == "00010000" && $8 == path { found = 1 } END { exit !found }' /proc/net/unix
+}
+
+# Whether the system holds packets for a node which its adaptor has not taken yet.
+packets_wait() {
+    awk -v port="$(printf ':%04X' "${adaptor_port[$1]}")" \
+        'FNR > 1 && ($2 ~ port "$") && $5 !~ /:00000000$/ { found = 1 } END { exit !found }' /proc/net/tcp
+}
+
+# adaptor_kill NODE SIGNAL: ends the adaptor and waits for that; its status is the wait's.
+adaptor_kill() {
+    local pid=${adaptor_pid[$1]:-}
+    [[ -n $pid ]] || return 0
+    unset "adaptor_pid[$1]"
+    kill -s "$2" "$pid" 2>/dev/null || true
+    wait "$pid" 2>/dev/null
+}
+
+# Guests of even nodes have the adaptor behind a PCI Express root port, those of odd nodes on the root bus, so that both
+# places are tried.
+node_place() { if (($1 % 2)); then echo root-bus; else echo root-port; fi; }
+
+# node_boot NODE: starts the guest of a node and returns at once.
+node_boot() {
+    local node=$1 device memory arguments=(-no-reboot)
+    device='"driver":"vfio-user-pci","socket":{"path":"'$WORK/node$node.sock'","type":"unix"}'
+    guest_memory "${node_memory[$node]:-on}"
+    if [[ ${node_resets[$node]:-no} == yes ]]; then
+        rm -f "$WORK/monitor$node".{in,out}
+        mkfifo "$WORK/monitor$node".{in,out}
+        arguments=(-chardev "pipe,id=monitor,path=$WORK/monitor$node" -mon "chardev=monitor,mode=readline")
+    fi
+    if [[ $(node_place "$node") == root-port ]]; then
+        # shellcheck disable=SC2054 # QEMU's commas
+        arguments+=(-device pcie-root-port,id=root1,chassis=1)
+        device+=',"bus":"root1"'
+    fi
+    guest_start "$node" "$KERNEL" "$INITRAMFS" "${memory[@]}" "${arguments[@]}" -device "{$device}"
+}
+
+# node_monitor NODE COMMAND: a command for QEMU itself.
+node_monitor() { printf '%s\n' "$2" >"$WORK/monitor$1.in"; }
+
+# Ends everything that was started, guests first: an adaptor that goes first makes QEMU complain.
+nodes_stop() {
+    local node
+    for node in "${!guest_pid[@]}"; do guest_stop "$node"; done
+    for node in "${!adaptor_pid[@]}"; do adaptor_stop "$node"; done
+}
+
+# An adaptor that does not obey a SIGTERM is killed.
+adaptor_stop() {
+    local pid=${adaptor_pid[$1]}
+    kill -TERM "$pid" 2>/dev/null || true
+    wait_until 3 adaptor_gone "$pid" || say "the adaptor of node $1 ignored SIGTERM"
+    adaptor_kill "$1" KILL || true
+}
+
+# A zombie is gone too: this shell reaps it later.
+adaptor_gone() { [[ ! -d /proc/$1 || $(cut -d ' ' -f 3 "/proc/$1/stat" 2>/dev/null) == Z ]]; }

@@ -1,0 +1,91 @@
+//! A peer that reads nothing: the link takes no packets, and timers go on all the same.
+
+use core::time::Duration;
+
+use super::packet::{Body, Incarnation, Packet, Progress, Stamp};
+use super::sequence::{Epoch, Sequence};
+use super::{Mesh, Timing};
+use crate::adaptor::Instant;
+use crate::adaptor::address::NodeId;
+use crate::adaptor::event::Event;
+use crate::adaptor::random::Random;
+
+const NODE: NodeId = NodeId(1);
+const PEER: NodeId = NodeId(2);
+const LIFE: Incarnation = Incarnation(11);
+const PEER_LIFE: Incarnation = Incarnation(22);
+const KEEPALIVE: Duration = Duration::from_secs(2);
+
+fn start() -> Instant {
+    Instant::ZERO.after(Duration::from_secs(1))
+}
+
+/// A node whose link to the peer is open.
+fn linked() -> Mesh {
+    let timing = Timing {
+        deadline: Duration::from_millis(500),
+        lease: Duration::from_millis(150),
+        keepalive: KEEPALIVE,
+    };
+    let peers = [PEER].into_iter().collect();
+    let mut mesh = Mesh::new(NODE, LIFE, peers, timing, &mut Random::new(1));
+    mesh.handle_link_up(start(), PEER);
+    mesh
+}
+
+fn from_peer(body: Body) -> Packet {
+    let (source, destination) = (PEER, NODE);
+    Packet { source, destination, source_incarnation: PEER_LIFE, destination_incarnation: LIFE, body }
+}
+
+/// The peer proves its life, then sends a write without a lease, and takes nothing any more.
+fn stalled_with_a_write() -> Mesh {
+    let mut mesh = linked();
+    let hello = mesh.poll_packet(start(), PEER);
+    let Some(Packet { body: Body::Hello { nonce, .. }, .. }) = hello else { panic!("{hello:?}") };
+    let (epoch, sequence) = (Epoch(0), Sequence(0));
+    let answer = Body::Hello { wants_reply: false, epoch, nonce: 0, echo: nonce, lease: 150_000 };
+    mesh.handle_packet(start(), PEER, from_peer(answer));
+    assert!(mesh.peer(PEER).is_some_and(|peer| peer.up));
+    let progress = Progress { epoch, acknowledge: sequence, echo: Stamp(0) };
+    let write = Body::Write { progress, sequence, offset: 0, data: vec![1].into() };
+    mesh.handle_packet(start(), PEER, from_peer(write));
+    mesh
+}
+
+/// Goes from timer to timer until the link is to be cut.
+fn time_to_cut(mut mesh: Mesh) -> Duration {
+    let mut now = start();
+    loop {
+        while let Some(event) = mesh.poll_event() {
+            if event == Event::CutLink(PEER) {
+                return now.since(start());
+            }
+        }
+        let at_once = mesh.poll_timeout().expect("a link has a timer").max(now);
+        mesh.handle_timeout(at_once);
+        let next = mesh.poll_timeout().expect("a link has a timer");
+        assert!(next > at_once, "what was done at {at_once:?} is not due again at once");
+        now = at_once;
+    }
+}
+
+#[test]
+fn a_peer_that_never_reads_is_cut_in_time_and_without_a_busy_loop() {
+    assert!(time_to_cut(linked()) <= KEEPALIVE);
+}
+
+#[test]
+fn a_peer_that_stops_reading_with_a_write_under_way_is_cut_in_time_and_without_a_busy_loop() {
+    assert!(time_to_cut(stalled_with_a_write()) <= KEEPALIVE);
+}
+
+#[test]
+fn a_lease_that_was_to_be_asked_for_is_asked_for_when_the_link_takes_packets_again() {
+    let mut mesh = stalled_with_a_write();
+    mesh.handle_timeout(start());
+    let now = start().after(Duration::from_millis(1));
+    let asked =
+        core::iter::from_fn(|| mesh.poll_packet(now, PEER)).any(|p| matches!(p.body, Body::Ask { .. }));
+    assert!(asked);
+}

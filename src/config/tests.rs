@@ -1,0 +1,234 @@
+//! Every bad input and the line that it gives.
+
+use super::*;
+
+/// The settings that the table's rows add to or change, written as a TOML file.
+const GOOD: &str =
+    "node-id = 1\nsocket-path = 'a.sock'\nlisten = '127.0.0.1:7471'\npeer = ['2=127.0.0.1:7472', 3]\n";
+
+fn raw(toml: &str) -> RawConfig {
+    toml::from_str(toml).unwrap()
+}
+
+/// `change`'s settings over the good ones.
+fn changed(change: &str) -> Result<Config, ConfigError> {
+    Config::new(&raw(change).or(raw(GOOD)))
+}
+
+#[test]
+fn defaults_are_as_documented() {
+    let config = changed("").unwrap();
+    assert_eq!(config.node, NodeId(1));
+    assert_eq!(config.geometry, Geometry::new(16, 256 << 20).unwrap());
+    assert_eq!(config.deadline, Duration::from_millis(500));
+    assert_eq!(config.lease, Duration::from_millis(150));
+    assert_eq!(config.keepalive, Duration::from_secs(2));
+    assert_eq!(config.gather, Duration::from_micros(50));
+    assert_eq!(config.poll, Duration::from_micros(50));
+    assert_eq!(config.peers.len(), 2);
+    assert_eq!(config.peers[&NodeId(2)], Some("127.0.0.1:7472".parse().unwrap()));
+    assert_eq!(config.peers[&NodeId(3)], None);
+    assert!(!config.allow_plaintext);
+}
+
+#[test]
+fn good_values_are_taken() {
+    for change in [
+        "peer = ['2=[::1]:7472']",
+        "listen = '[::1]:0'",
+        "listen = '0.0.0.0:7471'\nallow-plaintext = true",
+        "peer = ['2=192.168.1.2:7472']\nallow-plaintext = true",
+        "peer = ['2=[::ffff:127.0.0.1]:7472']",
+        "nodes = 256\nwindow-size = '128G'",
+        "nodes = '2'\nwindow-size = 4096\nnode-id = 0\npeer = [1]",
+        "deadline = '4s'",
+        "gather = '0s'\npoll = 0",
+        "congestion = 'cubic'",
+        "listen = '0.0.0.0:7471'\npeer = ['2=192.168.1.2:7472']\n[tls]\ncert = 'a'\nkey = 'b'\nca = 'c'",
+    ] {
+        changed(change).unwrap_or_else(|error| panic!("{change}: {error}"));
+    }
+    let alone = Config::new(&raw("node-id = 1\nsocket-path = 'a.sock'")).unwrap();
+    assert!(alone.peers.is_empty() && alone.listen.is_none());
+}
+
+#[test]
+fn each_bad_value_gives_its_line() {
+    for (change, line) in [
+        ("node-id = 'one'", "node-id: 'one' is not a node id from 0 to 255"),
+        ("node-id = 256", "node-id: '256' is not a node id from 0 to 255"),
+        ("node-id = -1", "node-id: '-1' is not a node id from 0 to 255"),
+        ("node-id = 16", "node-id: node id 16 is not below nodes (16)"),
+        ("socket-path = ''", "socket-path: '' is not a path for a socket"),
+        (
+            "listen = 'localhost:7471'",
+            "listen: 'localhost:7471' is not an IP address and port such as 127.0.0.1:7471 or [::1]:7471 (names are not looked up)",
+        ),
+        (
+            "listen = '7471'",
+            "listen: '7471' is not an IP address and port such as 127.0.0.1:7471 or [::1]:7471 (names are not looked up)",
+        ),
+        (
+            "listen = '0.0.0.0:7471'",
+            "listen: 0.0.0.0:7471 is not a loopback address, and traffic would be neither encrypted nor authenticated; give --tls-cert, --tls-key and --tls-ca, or --allow-plaintext where you trust the network",
+        ),
+        (
+            "peer = ['2=[2001:db8::1]:7471']",
+            "peer: [2001:db8::1]:7471 is not a loopback address, and traffic would be neither encrypted nor authenticated; give --tls-cert, --tls-key and --tls-ca, or --allow-plaintext where you trust the network",
+        ),
+        ("peer = [1]", "peer: node id 1 is this node itself"),
+        ("peer = [2, '2=127.0.0.1:1']", "peer: node id 2 is given twice"),
+        ("peer = ['16=127.0.0.1:1']", "peer: node id 16 is not below nodes (16)"),
+        ("peer = ['=127.0.0.1:1']", "peer: '' is not a node id from 0 to 255"),
+        (
+            "peer = ['2=']",
+            "peer: '' is not an IP address and port such as 127.0.0.1:7471 or [::1]:7471 (names are not looked up)",
+        ),
+        ("peer = ['2=127.0.0.1:0']", "peer: 127.0.0.1:0 is no address to connect to"),
+        ("peer = ['2=0.0.0.0:7472']", "peer: 0.0.0.0:7472 is no address to connect to"),
+        ("router = ['127.0.0.1:7400', '127.0.0.1:7400']", "router: 127.0.0.1:7400 is given twice"),
+        ("router = ['127.0.0.1:0']", "router: 127.0.0.1:0 is no address to connect to"),
+        (
+            "router = ['r1']",
+            "router: 'r1' is not an IP address and port such as 127.0.0.1:7471 or [::1]:7471 (names are not looked up)",
+        ),
+        (
+            "router = ['192.0.2.1:7400']",
+            "router: 192.0.2.1:7400 is not a loopback address, and traffic would be neither encrypted nor authenticated; give --tls-cert, --tls-key and --tls-ca, or --allow-plaintext where you trust the network",
+        ),
+        ("nodes = 3", "nodes: the number of nodes must be a power of two from 2 to 256"),
+        ("nodes = 512", "nodes: the number of nodes must be a power of two from 2 to 256"),
+        ("nodes = 'many'", "nodes: 'many' is not a power of two from 2 to 256"),
+        ("window-size = '100M'", "window-size: the window size must be a power of two from 4 KiB to 256 TiB"),
+        ("window-size = '1K'", "window-size: the window size must be a power of two from 4 KiB to 256 TiB"),
+        ("window-size = 'big'", "window-size: 'big' is not a size such as 256M or 1G"),
+        ("window-size = '4T'", "window-size: 16 windows of 4T are more than 32T"),
+        ("deadline = '5s'", "deadline: 5s is not between 1ms and 4s"),
+        ("deadline = '0s'", "deadline: 0s is not between 1ms and 4s"),
+        ("deadline = 500", "deadline: '500' is not a time such as 500ms, 2s or 50us"),
+        ("deadline = '100ms'", "lease: 150ms must be shorter than the deadline of 100ms"),
+        ("lease = '500ms'", "lease: 500ms must be shorter than the deadline of 500ms"),
+        ("lease = '0s'", "lease: 0s is not between 1ms and 4s"),
+        ("keepalive = '10ms'", "keepalive: 10ms is not between 100ms and 1m"),
+        ("gather = '1s'", "gather: 1s is not between 0s and 100ms"),
+        (
+            "deadline = '20ms'\nlease = '5ms'\ngather = '15ms'",
+            "gather: 15ms must be shorter than the deadline less lease of 15ms",
+        ),
+        ("poll = '2s'", "poll: 2s is not between 0s and 1s"),
+        ("[tls]\ncert = 'a'", "tls-key: missing; TLS takes tls-cert, tls-key and tls-ca together"),
+        ("[tls]\nca = 'a'\nkey = 'b'", "tls-cert: missing; TLS takes tls-cert, tls-key and tls-ca together"),
+        (
+            "[tls]\ncert = 'a'\nkey = 'b'\nca = ''",
+            "tls-ca: missing; TLS takes tls-cert, tls-key and tls-ca together",
+        ),
+        (
+            "allow-plaintext = true\n[tls]\ncert = 'a'\nkey = 'b'\nca = 'c'",
+            "allow-plaintext: with tls-cert there is no plaintext; give one of the two",
+        ),
+        ("congestion = ''", "congestion: '' is not the name of a congestion control such as cubic"),
+        ("congestion = 'a b'", "congestion: 'a b' is not the name of a congestion control such as cubic"),
+    ] {
+        assert_eq!(changed(change).unwrap_err().to_string(), line, "for {change}");
+    }
+}
+
+#[test]
+fn what_has_no_default_must_be_given() {
+    let line = |toml| Config::new(&raw(toml)).unwrap_err().to_string();
+    assert_eq!(line(""), "node-id: missing; give --node-id or set it in the configuration file");
+    assert_eq!(
+        line("node-id = 1"),
+        "socket-path: missing; give --socket-path or set it in the configuration file"
+    );
+    assert_eq!(
+        line("node-id = 1\nsocket-path = 'a'\npeer = [2]"),
+        "peer: node 2 has no address, and without listen it can't connect to this node either"
+    );
+    assert_eq!(
+        line(&format!("node-id = 1\nsocket-path = '{}'", "a".repeat(108))),
+        "socket-path: 108 bytes are too long for a socket's path; at most 107"
+    );
+}
+
+#[test]
+fn command_line_goes_over_the_file() {
+    let line = RawConfig { node_id: Some(Text("5".into())), ..RawConfig::default() };
+    let config = Config::new(&line.or(raw(GOOD))).unwrap();
+    assert_eq!(config.node, NodeId(5));
+    assert_eq!(config.peers.len(), 2);
+    let line = RawConfig { peer: vec![Text("4".into())], ..RawConfig::default() };
+    let config = Config::new(&line.or(raw(GOOD))).unwrap();
+    assert_eq!(config.peers.keys().copied().collect::<Vec<_>>(), [NodeId(4)]);
+}
+
+#[test]
+fn printed_configuration_reads_back_the_same() {
+    for change in [
+        "",
+        "router = ['127.0.0.1:7400', '[::1]:7400']",
+        "listen = '[::1]:7471'\ncongestion = 'cubic'\nwindow-size = '1G'\nallow-plaintext = true",
+        "[tls]\ncert = 'node-1.pem'\nkey = '/etc/node 1.key'\nca = 'ca.pem'",
+    ] {
+        let config = changed(change).unwrap();
+        assert_eq!(Config::new(&raw(&config.to_toml())).unwrap(), config);
+    }
+}
+
+#[test]
+fn routers_are_configured_in_the_same_way() {
+    let config = |toml: &str| RouterConfig::new(&toml::from_str(toml).unwrap());
+    let good = config("listen = '127.0.0.1:7400'").unwrap();
+    assert_eq!((good.buffer, good.keepalive), (256 << 20, Duration::from_secs(2)));
+    let more = config("listen = '[::1]:7400'\nrouter = ['127.0.0.1:7401']\nbuffer = '64M'\nkeepalive = '1s'")
+        .unwrap();
+    for config in [good, more] {
+        assert_eq!(RouterConfig::new(&toml::from_str(&config.to_toml()).unwrap()).unwrap(), config);
+    }
+    for (toml, line) in [
+        ("", "listen: missing; give --listen or set it in the configuration file"),
+        (
+            "listen = '127.0.0.1:7400'\nrouter = ['127.0.0.1:7400']",
+            "router: 127.0.0.1:7400 is this router itself",
+        ),
+        ("listen = '127.0.0.1:7400'\nbuffer = '1M'", "buffer: '1M' is not a size of 8M or more such as 256M"),
+        (
+            "listen = '127.0.0.1:7400'\nbuffer = 'big'",
+            "buffer: 'big' is not a size of 8M or more such as 256M",
+        ),
+        (
+            "listen = '0.0.0.0:7400'",
+            "listen: 0.0.0.0:7400 is not a loopback address, and traffic would be neither encrypted nor authenticated; give --tls-cert, --tls-key and --tls-ca, or --allow-plaintext where you trust the network",
+        ),
+    ] {
+        assert_eq!(config(toml).unwrap_err().to_string(), line, "for {toml}");
+    }
+}
+
+#[test]
+fn file_errors_name_file_and_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("node.toml");
+    for (text, problem) in [
+        ("node-id = 1\nnodez = 2\n", "line 2: unknown field `nodez`, expected one of"),
+        ("node-id = [1]\n", "line 1: invalid type: sequence, expected a string or a whole number"),
+        (
+            "node-id = 1.5\n",
+            "line 1: invalid type: floating point `1.5`, expected a string or a whole number",
+        ),
+        ("\n\nnode-id 1\n", "line 3: "),
+        ("peer = 2\n", "line 1: invalid type: integer `2`, expected a sequence"),
+        ("[tls]\ncrt = 'a'\n", "line 2: unknown field `crt`, expected one of"),
+        ("allow-plaintext = 'yes'\n", "line 1: invalid type: string \"yes\", expected a boolean"),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let line = read_file::<RawConfig>(&path).unwrap_err().to_string();
+        assert!(line.starts_with(&format!("config: {}, {problem}", path.display())), "{line}");
+        assert_eq!(line.lines().count(), 1, "{line}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(
+        read_file::<RawConfig>(&path).unwrap_err().to_string(),
+        format!("config: {}: No such file or directory (os error 2)", path.display())
+    );
+}

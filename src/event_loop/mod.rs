@@ -1,0 +1,126 @@
+//! The loop that a process runs: wait, hand over what is there, carry out what follows, until told to stop.
+//!
+//! After activity it polls for a while before it sleeps, since a wake-up costs more than the way of a packet.
+
+mod signals;
+
+use core::time::Duration;
+use std::io;
+use std::num::NonZeroU64;
+use std::rc::Rc;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use self::signals::{Signal, Signals};
+use crate::adaptor::Instant;
+use crate::poller::{Poller, Report, Reports, Token};
+
+/// The loop's own token; those of services come after it.
+const SIGNALS: Token = Token(0);
+/// How exactly the kernel keeps the loop's timeouts; its default of 50 us is longer than the gather time.
+const TIMER_SLACK_NANOS: u64 = 1000;
+
+/// Time since the machine started. It goes on while the machine is suspended: a lease must not outlive that.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock;
+
+impl Clock {
+    /// The time.
+    pub fn now(self) -> Instant {
+        let time = clock_gettime(ClockId::Boottime);
+        Instant::ZERO.after(Duration::try_from(time).unwrap_or_default())
+    }
+}
+
+/// What runs in the loop.
+pub trait Service {
+    /// Something is ready.
+    fn handle_report(&mut self, now: Instant, report: Report);
+    /// Does everything that can be done now, by bounded portions from each source. Returns whether there was anything.
+    fn turn(&mut self, now: Instant) -> bool;
+    /// The time at which [`Self::turn`] has something to do, even if nothing arrives.
+    fn poll_timeout(&self) -> Option<Instant>;
+}
+
+/// A loop before it runs.
+pub struct EventLoop {
+    clock: Clock,
+    poller: Rc<Poller>,
+    signals: Signals,
+    /// How long to poll after activity.
+    poll: Duration,
+}
+
+impl EventLoop {
+    /// Takes the process's signals. `poll` is how long to poll after activity before sleeping.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn new(poll: Duration) -> io::Result<Self> {
+        let poller = Rc::new(Poller::new()?);
+        let signals = Signals::new(&poller, SIGNALS)?;
+        let slack = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NANOS));
+        if let Err(error) = slack {
+            log::debug!("timeouts are kept less exactly: {error}");
+        }
+        Ok(Self { clock: Clock, poller, signals, poll })
+    }
+
+    /// The clock that gives the service its time.
+    pub const fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Where the service registers what it waits for, with tokens from 1 on.
+    pub const fn poller(&self) -> &Rc<Poller> {
+        &self.poller
+    }
+
+    /// Runs until the process is told to stop.
+    ///
+    /// # Errors
+    /// Where the kernel does not let it wait any more.
+    pub fn run(mut self, service: &mut impl Service) -> io::Result<()> {
+        let mut reports = Reports::default();
+        let mut poll_until = self.clock.now();
+        let mut busy = true;
+        loop {
+            let now = self.clock.now();
+            let polling = busy || now < poll_until;
+            if polling && !busy {
+                // Whoever is to answer may need this processor.
+                std::thread::yield_now();
+            }
+            let to_sleep = || service.poll_timeout().map(|timeout| timeout.since(now));
+            let timeout = if polling { Some(Duration::ZERO) } else { to_sleep() };
+            self.poller.wait(&mut reports, timeout)?;
+
+            let now = self.clock.now();
+            for report in reports.iter() {
+                if report.token != SIGNALS {
+                    service.handle_report(now, report);
+                } else if self.signals.take().is_some_and(stops) {
+                    return Ok(());
+                }
+            }
+            busy = service.turn(now);
+            if busy || !reports.is_empty() {
+                poll_until = self.clock.now().after(self.poll);
+            }
+        }
+    }
+}
+
+/// What a signal means: whether to stop.
+fn stops(signal: Signal) -> bool {
+    match signal {
+        Signal::Stop => {
+            log::info!("told to stop");
+            true
+        }
+        Signal::Hangup => {
+            log::info!("SIGHUP has no meaning: the configuration is read at the start only");
+            false
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! One TCP connection and its two buffers.
+//!
+//! Both are bounded: what is to be sent is taken from the core only while the last chunk has gone out, and
+//! a read brings at most one chunk more than the packet that is being put together.
+
+use std::io;
+use std::net::{Shutdown, TcpStream};
+
+use super::identity::Identity;
+use super::transport::{Transport, is_transient};
+use crate::adaptor::mesh::framing::{Frame, FrameError, Framer};
+use crate::poller::{Interest, Poller, Token};
+
+/// Bytes moved in one system call: packets are gathered up to this before they are written, and this much is read at once.
+pub const CHUNK: usize = 64 << 10;
+
+/// A connection, registered with the poller for as long as it lives.
+#[derive(Debug)]
+pub struct Connection {
+    transport: Transport,
+    token: Token,
+    /// What its owner waits for.
+    wanted: Interest,
+    /// What the poller was told.
+    interest: Interest,
+    framer: Framer,
+    out: Vec<u8>,
+    /// Bytes at the start of `out` that are sent already.
+    sent: usize,
+    /// The socket was full at the last write, and has not become writable since.
+    blocked: bool,
+}
+
+impl Connection {
+    /// Registers the socket.
+    ///
+    /// # Errors
+    /// As [`Poller::add`].
+    pub fn new(transport: Transport, poller: &Poller, token: Token, wanted: Interest) -> io::Result<Self> {
+        let interest = transport.interest(wanted);
+        poller.add(transport.stream(), token, interest)?;
+        let (framer, out) = (Framer::default(), Vec::new());
+        Ok(Self { transport, token, wanted, interest, framer, out, sent: 0, blocked: false })
+    }
+
+    /// The socket.
+    pub fn stream(&self) -> &TcpStream {
+        self.transport.stream()
+    }
+
+    /// Whether packets can be sent; until then, and as long as the connection is not anybody's link, [`Connection::receive`]
+    /// drives the TLS handshake.
+    pub fn is_ready(&self) -> bool {
+        self.transport.is_ready()
+    }
+
+    /// Who the other side has proven to be; `None` without TLS.
+    pub fn identity(&self) -> Option<Identity> {
+        self.transport.identity()
+    }
+
+    /// Chooses what is reported about the connection.
+    ///
+    /// # Errors
+    /// As [`Poller::modify`].
+    pub fn set_interest(&mut self, poller: &Poller, wanted: Interest) -> io::Result<()> {
+        self.wanted = wanted;
+        let interest = self.transport.interest(wanted);
+        if self.interest != interest {
+            poller.modify(self.transport.stream(), self.token, interest)?;
+            self.interest = interest;
+        }
+        Ok(())
+    }
+
+    /// Reads once into `scratch`, without TLS at most `most` bytes. `Ok(Some(0))` is the end of the stream, `None` that nothing came for the mesh.
+    ///
+    /// # Errors
+    /// As [`Transport::receive`] and [`Poller::modify`].
+    pub fn receive(&mut self, poller: &Poller, scratch: &mut [u8], most: usize) -> io::Result<Option<usize>> {
+        let framer = &mut self.framer;
+        let received = self.transport.receive(scratch, most, |bytes| framer.push(bytes))?;
+        self.set_interest(poller, self.wanted)?;
+        Ok(received)
+    }
+
+    /// Nothing will be sent any more.
+    ///
+    /// # Errors
+    /// As the socket gives them.
+    pub fn finish(&self) -> io::Result<()> {
+        self.stream().shutdown(Shutdown::Write)
+    }
+
+    /// Bytes received that do not make a packet yet.
+    pub fn held(&self) -> usize {
+        self.framer.held()
+    }
+
+    /// The next packet among the bytes received.
+    pub fn next_frame(&mut self) -> Option<Result<Frame, FrameError>> {
+        self.framer.next_frame()
+    }
+
+    /// The socket has become writable.
+    pub fn unblock(&mut self) {
+        self.blocked = false;
+    }
+
+    /// Sends what is left over and the packets that `next` appends, until it says that there are no more or the socket is full. At
+    /// most `chunks` chunks are sent, so that one link does not keep the others waiting.
+    ///
+    /// Returns whether anything was sent.
+    ///
+    /// # Errors
+    /// As the socket gives them.
+    pub fn send(
+        &mut self,
+        poller: &Poller,
+        chunks: usize,
+        mut next: impl FnMut(&mut Vec<u8>) -> bool,
+    ) -> io::Result<bool> {
+        let mut progress = false;
+        for _ in 0..chunks {
+            if self.blocked {
+                break;
+            }
+            while self.out.len() < CHUNK && next(&mut self.out) {}
+            if self.out.is_empty() && self.transport.flush()? {
+                break;
+            }
+            self.blocked = !self.write_out()?;
+            progress = true;
+        }
+        self.set_interest(poller, Interest { readable: true, writable: self.blocked })?;
+        Ok(progress)
+    }
+
+    /// Writes the out buffer; whether all of it went out.
+    fn write_out(&mut self) -> io::Result<bool> {
+        while let Some(rest) = self.out.get(self.sent..)
+            && !rest.is_empty()
+        {
+            match self.transport.write(rest) {
+                Ok(len) => self.sent = self.sent.saturating_add(len),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_transient(&error) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        self.out.clear();
+        self.sent = 0;
+        self.transport.flush()
+    }
+}

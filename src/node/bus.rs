@@ -1,0 +1,164 @@
+//! The vfio-user socket, and the guest that is attached to it, if one is.
+//!
+//! There is one guest at a time, but a node outlives its guests: each begins and ends with a reset of the core, and
+//! takes its memory and its interrupts with it.
+
+use core::time::Duration;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+
+use super::StartError;
+use super::guest::Guest;
+use crate::adaptor::address::Geometry;
+use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult};
+use crate::adaptor::{Adaptor, Completion, Instant};
+use crate::poller::{Interest, Poller, Report, Token};
+use crate::vfio::{Connection, DeviceShape, Listener};
+
+/// How long to leave a new guest waiting after the process ran out of descriptors or memory.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// See the module.
+pub struct Bus {
+    poller: Rc<Poller>,
+    listener: Listener,
+    token: Token,
+    paused_until: Option<Instant>,
+    shape: DeviceShape,
+    guest: Option<Guest>,
+    next_token: u64,
+}
+
+impl Bus {
+    /// Listens at `path`. Tokens from `token` on are the bus's own.
+    ///
+    /// # Errors
+    /// Where the path is not to be had.
+    pub fn new(
+        path: &Path,
+        geometry: Geometry,
+        poller: &Rc<Poller>,
+        token: Token,
+    ) -> Result<Self, StartError> {
+        let listener = Listener::bind(path)?;
+        poller.add(&listener, token, Interest::READ)?;
+        Ok(Self {
+            poller: Rc::clone(poller),
+            listener,
+            token,
+            paused_until: None,
+            shape: super::guest::shape(geometry),
+            guest: None,
+            next_token: token.0.saturating_add(1),
+        })
+    }
+
+    /// Does what a report makes possible. A report about a guest that is gone is ignored.
+    pub fn handle_report(&mut self, now: Instant, adaptor: &mut Adaptor, report: Report) {
+        if report.token == self.token {
+            self.accept(now, adaptor);
+        } else if let Some(guest) = self.guest.as_mut().filter(|guest| guest.token() == report.token)
+            && let Err(why) = guest.handle_report(report)
+        {
+            self.detach(now, adaptor, &why);
+        }
+    }
+
+    /// When [`Bus::handle_timeout`] has something to do.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.paused_until
+    }
+
+    /// Ends a pause when it is time.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.paused_until.is_some_and(|end| end <= now) {
+            self.set_paused(None);
+        }
+    }
+
+    /// Hands the guest's requests to the core, as many as may be handed in now. Returns whether there were any.
+    pub fn feed(&mut self, now: Instant, adaptor: &mut Adaptor) -> bool {
+        let Some(guest) = &mut self.guest else { return false };
+        guest.feed(now, adaptor).unwrap_or_else(|why| {
+            self.detach(now, adaptor, &why);
+            true
+        })
+    }
+
+    /// Executes an operation on the guest's memory; without a guest there is none.
+    pub fn execute(&self, operation: &MemoryOperation) -> MemoryResult {
+        self.guest.as_ref().map_or(Err(MemoryFault::Unmapped), |guest| guest.execute(operation))
+    }
+
+    /// Answers the guest's load. A load of a guest that is gone needs no answer.
+    pub fn complete(&mut self, completion: &Completion) {
+        if let Some(guest) = &mut self.guest {
+            guest.complete(completion);
+        }
+    }
+
+    /// Raises an interrupt.
+    pub fn signal(&self, vector: u16) {
+        if let Some(guest) = &self.guest {
+            guest.signal(vector);
+        }
+    }
+
+    /// Sends the answers.
+    pub fn flush(&mut self, now: Instant, adaptor: &mut Adaptor) {
+        if let Some(guest) = &mut self.guest
+            && let Err(why) = guest.flush(&self.poller)
+        {
+            self.detach(now, adaptor, &why);
+        }
+    }
+
+    fn accept(&mut self, now: Instant, adaptor: &mut Adaptor) {
+        // A guest that is started again may be back before its end was noticed.
+        if self.guest.as_ref().is_some_and(Guest::is_gone) {
+            self.detach(now, adaptor, "it is gone");
+        }
+        loop {
+            let accepted = match self.listener.accept(self.guest.is_some(), &self.shape) {
+                Ok(None) => return,
+                Ok(Some(connection)) => self.attach(now, adaptor, connection),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = accepted {
+                log::warn!("can't let a guest attach, trying again in {PAUSE:?}: {error}");
+                self.set_paused(Some(now.after(PAUSE)));
+                return;
+            }
+        }
+    }
+
+    fn attach(&mut self, now: Instant, adaptor: &mut Adaptor, connection: Connection) -> io::Result<()> {
+        let token = Token(self.next_token);
+        self.next_token = self.next_token.saturating_add(1);
+        let guest = Guest::new(connection, &self.shape, &self.poller, token)?;
+        match guest.process() {
+            Some(process) => log::info!("guest attached (process {process})"),
+            None => log::info!("guest attached"),
+        }
+        self.guest = Some(guest);
+        adaptor.handle_reset(now);
+        Ok(())
+    }
+
+    fn detach(&mut self, now: Instant, adaptor: &mut Adaptor, why: &str) {
+        if let Some(guest) = self.guest.take() {
+            log::info!("guest detached: {why}");
+            guest.end(adaptor);
+            adaptor.handle_reset(now);
+        }
+    }
+
+    fn set_paused(&mut self, until: Option<Instant>) {
+        self.paused_until = until;
+        let interest = if until.is_some() { Interest::NONE } else { Interest::READ };
+        if let Err(error) = self.poller.modify(&self.listener, self.token, interest) {
+            log::error!("can't wait for guests: {error}");
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! An attached guest: its requests on their way to the core, and the answers.
+//!
+//! The bus is a FIFO. While a load waits for its answer, or a store for a free write buffer, nothing behind it is
+//! looked at; what arrives meanwhile waits in the connection's bounded buffer, and then in the socket.
+
+use bytes::Bytes;
+
+use crate::adaptor::address::Geometry;
+use crate::adaptor::memory::{MemoryOperation, MemoryResult};
+use crate::adaptor::pci::config_space::{BAR0_SIZE, CONFIG_SIZE};
+use crate::adaptor::pci::msix::VECTORS;
+use crate::adaptor::{Adaptor, Busy, Completion, Instant, LoadTag, MemoryView, Region};
+use crate::poller::{Interest, Poller, Report, Token};
+use crate::vfio::{
+    Connection, DeviceShape, GuestMemory, Intake, Interrupts, ReplyToken, Request, Sharing, sharing_in,
+};
+
+/// Requests taken in one turn.
+const REQUESTS_A_TURN: usize = 256;
+const GONE: &str = "it closed its connection";
+
+/// vfio's indices of the function's regions.
+const REGISTERS: u32 = 0;
+const ACCESS: u32 = 2;
+const ASSURANCE: u32 = 4;
+const CONFIG: u32 = 7;
+
+/// The function as vfio describes it.
+pub fn shape(geometry: Geometry) -> DeviceShape {
+    let size = |index| match index {
+        REGISTERS => BAR0_SIZE,
+        ACCESS | ASSURANCE => geometry.space_size(),
+        CONFIG => CONFIG_SIZE as u64,
+        _ => 0,
+    };
+    DeviceShape {
+        regions: core::array::from_fn(|index| u32::try_from(index).map_or(0, size)),
+        vectors: VECTORS,
+    }
+}
+
+fn region(index: u32) -> Option<Region> {
+    match index {
+        REGISTERS => Some(Region::Registers),
+        ACCESS => Some(Region::Access),
+        ASSURANCE => Some(Region::Assurance),
+        CONFIG => Some(Region::Config),
+        _ => None,
+    }
+}
+
+/// What the head of the FIFO waits for.
+enum Waiting {
+    Nothing,
+    /// A load for its completion.
+    Load(LoadTag, ReplyToken),
+    /// A store for a free write buffer.
+    Store(Option<ReplyToken>, Region, u64, Bytes),
+}
+
+/// See the module.
+pub struct Guest {
+    connection: Connection,
+    process: Option<i32>,
+    memory: GuestMemory,
+    interrupts: Interrupts,
+    token: Token,
+    interest: Interest,
+    waiting: Waiting,
+    next_load: u64,
+    /// The socket may hold more than was received.
+    readable: bool,
+    /// Something was handed in since the core was last told that there is nothing more.
+    stirred: bool,
+}
+
+impl Guest {
+    /// A guest that has just connected.
+    ///
+    /// # Errors
+    /// As [`Poller::add`].
+    pub fn new(
+        connection: Connection,
+        shape: &DeviceShape,
+        poller: &Poller,
+        token: Token,
+    ) -> std::io::Result<Self> {
+        poller.add(&connection, token, Interest::READ)?;
+        Ok(Self {
+            process: connection.peer_pid(),
+            connection,
+            memory: GuestMemory::new(),
+            interrupts: Interrupts::new(shape.vectors),
+            token,
+            interest: Interest::READ,
+            waiting: Waiting::Nothing,
+            // So that the answer to an earlier guest's load finds none of this one's.
+            next_load: token.0 << 32,
+            readable: false,
+            stirred: false,
+        })
+    }
+
+    /// Its name in reports.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// The id of its process, where it can be known.
+    pub fn process(&self) -> Option<i32> {
+        self.process
+    }
+
+    /// Whether it has closed its end.
+    pub fn is_gone(&self) -> bool {
+        self.connection.peer_is_gone()
+    }
+
+    /// Notes that there is something to read.
+    ///
+    /// # Errors
+    /// Where the guest is gone.
+    pub fn handle_report(&mut self, report: Report) -> Result<(), String> {
+        self.readable |= report.readable;
+        // Nobody waits for the answer any more; and what is behind it, or behind answers that are not taken, is never looked at.
+        if report.closed && (!matches!(self.waiting, Waiting::Nothing) || self.connection.wants_write()) {
+            return Err(GONE.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Hands in requests until there are no more, one has to wait, or it is the others' turn. Returns whether there were any.
+    ///
+    /// # Errors
+    /// Where the guest is gone, or has to go.
+    pub fn feed(&mut self, now: Instant, adaptor: &mut Adaptor) -> Result<bool, String> {
+        let mut progress = self.retry_store(now, adaptor);
+        if !matches!(self.waiting, Waiting::Nothing) {
+            // Only so that a full socket does not wake the loop again and again.
+            self.receive()?;
+            return Ok(progress);
+        }
+        for _ in 0..REQUESTS_A_TURN {
+            match self.connection.next_request().map_err(|broken| broken.to_string())? {
+                Some(request) => {
+                    progress = true;
+                    self.stirred = true;
+                    self.handle(now, adaptor, request);
+                    if !matches!(self.waiting, Waiting::Nothing) {
+                        return Ok(true);
+                    }
+                }
+                None if self.receive()? => {}
+                None => {
+                    if core::mem::take(&mut self.stirred) {
+                        adaptor.handle_idle(now);
+                        progress = true;
+                    }
+                    return Ok(progress);
+                }
+            }
+        }
+        Ok(progress)
+    }
+
+    /// Receives once. Returns whether anything came.
+    fn receive(&mut self) -> Result<bool, String> {
+        if !self.readable || !self.connection.wants_read() {
+            return Ok(false);
+        }
+        match self.connection.receive().map_err(|error| error.to_string())? {
+            Intake::Some => Ok(true),
+            Intake::Full => Ok(false),
+            Intake::Nothing => {
+                self.readable = false;
+                Ok(false)
+            }
+            Intake::End => Err(GONE.to_owned()),
+        }
+    }
+
+    fn handle(&mut self, now: Instant, adaptor: &mut Adaptor, request: Request) {
+        match request {
+            Request::Load { token, region: index, offset, len } => match region(index) {
+                Some(region) => {
+                    let tag = LoadTag(self.next_load);
+                    self.next_load = self.next_load.wrapping_add(1);
+                    self.waiting = Waiting::Load(tag, token);
+                    adaptor.handle_load(now, tag, region, offset, len);
+                }
+                None => self.connection.reply_error(token, libc::EINVAL),
+            },
+            Request::Store { token, region: index, offset, data } => match region(index) {
+                Some(region) => self.store(now, adaptor, token, region, offset, data),
+                None => self.connection.reply(token, Err(libc::EINVAL)),
+            },
+            Request::DmaMap { token, map, file } => {
+                let process = self.process;
+                let result = self.memory.map(&map, file, |file| sharing_in(process, file));
+                if let Err(error) = &result {
+                    log::warn!(
+                        "guest memory of {:#x} bytes at {:#x} not mapped: {error}",
+                        map.size,
+                        map.address
+                    );
+                }
+                self.connection.reply(token, result.map_err(|error| error.errno()));
+                adaptor.handle_memory_view(match self.memory.sharing() {
+                    Sharing::Private => MemoryView::Private,
+                    Sharing::Shared | Sharing::Unknown => MemoryView::Unknown,
+                });
+            }
+            Request::DmaUnmap { token, unmap } => {
+                let result = self.memory.unmap(&unmap);
+                if let Err(error) = &result {
+                    log::warn!("guest memory at {:#x} not unmapped: {error}", unmap.address);
+                }
+                self.connection.reply(token, result.map_err(|error| error.errno()));
+            }
+            Request::SetIrqs { token, set, events } => {
+                let result = self.interrupts.apply(&set, events);
+                self.connection.reply(token, result);
+                self.tell_vectors(adaptor);
+            }
+            Request::Reset { token } => {
+                adaptor.handle_reset(now);
+                self.connection.reply(token, Ok(()));
+            }
+        }
+    }
+
+    fn store(
+        &mut self,
+        now: Instant,
+        adaptor: &mut Adaptor,
+        token: Option<ReplyToken>,
+        region: Region,
+        offset: u64,
+        data: Bytes,
+    ) {
+        match adaptor.handle_store(now, region, offset, &data) {
+            Ok(()) => self.connection.reply(token, Ok(())),
+            Err(Busy) => self.waiting = Waiting::Store(token, region, offset, data),
+        }
+    }
+
+    /// Hands in again a store for which there was no room. Returns whether there is now.
+    fn retry_store(&mut self, now: Instant, adaptor: &mut Adaptor) -> bool {
+        match core::mem::replace(&mut self.waiting, Waiting::Nothing) {
+            Waiting::Store(token, region, offset, data) => {
+                self.store(now, adaptor, token, region, offset, data);
+                matches!(self.waiting, Waiting::Nothing)
+            }
+            other => {
+                self.waiting = other;
+                false
+            }
+        }
+    }
+
+    fn tell_vectors(&mut self, adaptor: &mut Adaptor) {
+        while let Some(change) = self.interrupts.poll_change() {
+            adaptor.handle_vector(change.vector, change.connected);
+        }
+    }
+
+    /// Executes an operation on the guest's memory.
+    pub fn execute(&self, operation: &MemoryOperation) -> MemoryResult {
+        self.memory.execute(operation)
+    }
+
+    /// Answers the load that waits, if it is this one.
+    pub fn complete(&mut self, completion: &Completion) {
+        match core::mem::replace(&mut self.waiting, Waiting::Nothing) {
+            Waiting::Load(tag, token) if tag == completion.tag => {
+                self.connection.reply_load(token, &completion.data);
+            }
+            other => self.waiting = other,
+        }
+    }
+
+    /// Raises an interrupt.
+    pub fn signal(&self, vector: u16) {
+        self.interrupts.signal(vector);
+    }
+
+    /// Sends the answers, and chooses what to wait for.
+    ///
+    /// # Errors
+    /// Where the socket fails.
+    pub fn flush(&mut self, poller: &Poller) -> Result<(), String> {
+        self.connection.flush().map_err(|error| error.to_string())?;
+        let interest =
+            Interest { readable: self.connection.wants_read(), writable: self.connection.wants_write() };
+        if interest != self.interest {
+            poller.modify(&self.connection, self.token, interest).map_err(|error| error.to_string())?;
+            self.interest = interest;
+        }
+        Ok(())
+    }
+
+    /// The guest is gone: its interrupts are no longer connected, and its memory is let go.
+    pub fn end(mut self, adaptor: &mut Adaptor) {
+        self.interrupts.disconnect_all();
+        self.tell_vectors(adaptor);
+        adaptor.handle_memory_view(MemoryView::Unknown);
+    }
+}

@@ -1,0 +1,193 @@
+//! What the command line answers, and how the process begins and ends.
+
+#![allow(missing_docs, clippy::arithmetic_side_effects, clippy::unwrap_used, clippy::indexing_slicing)]
+#![allow(clippy::panic)]
+
+#[path = "process/node.rs"]
+#[allow(dead_code)]
+mod node;
+
+use std::net::TcpListener;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Command, Output};
+
+use node::{Node, Place};
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_assured-rdma")).args(arguments).output().unwrap()
+}
+
+/// Runs an adaptor that can't start: it says `line` and no more, ends with `status`, and leaves no `socket`.
+fn assert_refused(arguments: &[&str], line: &str, status: i32, socket: &Path) {
+    let output = run(&[&["adaptor"], arguments].concat());
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), format!("assured-rdma: {line}\n"));
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "");
+    assert_eq!(output.status.code(), Some(status), "{line}");
+    assert!(!socket.exists(), "{line}");
+}
+
+#[test]
+fn bad_configuration_gives_one_line_and_status_2_and_starts_nothing() {
+    let place = Place::new();
+    let socket = place.socket(1);
+    let file = socket.with_extension("toml");
+    let (path, file_path) = (socket.to_str().unwrap(), file.to_str().unwrap());
+    let listen = place.address(1).to_string();
+    let good = ["--node-id", "1", "--socket-path", path, "--listen", &listen];
+    for (arguments, line) in [
+        (&["--peer", "1=127.0.0.1:7472"][..], "peer: node id 1 is this node itself"),
+        (&["--peer", "2", "--peer", "2"], "peer: node id 2 is given twice"),
+        (&["--deadline", "10s"], "deadline: 10s is not between 1ms and 4s"),
+        (&["--nodes", "2", "--peer", "2"], "peer: node id 2 is not below nodes (2)"),
+        (
+            &["--window-size", "3M"],
+            "window-size: the window size must be a power of two from 4 KiB to 256 TiB",
+        ),
+        (&["--gather", "soon"], "gather: 'soon' is not a time such as 500ms, 2s or 50us"),
+        (
+            &["--deadlin", "1s"],
+            "unexpected argument '--deadlin' found; tip: a similar argument exists: '--deadline'",
+        ),
+        (&["--poll"], "a value is required for '--poll <TIME>' but none was supplied"),
+    ] {
+        assert_refused(&[&good, arguments].concat(), line, 2, &socket);
+    }
+    assert_refused(
+        &["--socket-path", path],
+        "node-id: missing; give --node-id or set it in the configuration file",
+        2,
+        &socket,
+    );
+    std::fs::write(&file, "node-id = 1\nlisten = '127.0.0.1'\n").unwrap();
+    assert_refused(
+        &["--config", file_path, "--socket-path", path],
+        "listen: '127.0.0.1' is not an IP address and port such as 127.0.0.1:7471 or [::1]:7471 (names are not looked up)",
+        2,
+        &socket,
+    );
+    std::fs::write(&file, "node-id = 1\n\nwindows = 3\n").unwrap();
+    let output = run(&["adaptor", "--config", file_path, "--socket-path", path]);
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        line.starts_with(&format!("assured-rdma: config: {file_path}, line 3: unknown field `windows`")),
+        "{line}"
+    );
+    assert_eq!((line.lines().count(), output.status.code()), (1, Some(2)));
+    assert!(!socket.exists());
+}
+
+#[test]
+fn what_is_taken_gives_one_line_and_status_1() {
+    let place = Place::new();
+    let socket = place.socket(1);
+    let (path, listen) = (socket.to_str().unwrap(), place.address(1).to_string());
+    let good = ["--node-id", "1", "--socket-path", path, "--listen", &listen];
+    let other = TcpListener::bind(place.address(1)).unwrap();
+    assert_refused(&good, &format!("listen: {listen}: Address already in use (os error 98)"), 1, &socket);
+    drop(other);
+    assert_refused(
+        &[&good[..], &["--congestion", "nonesuch"]].concat(),
+        "congestion: nonesuch is not available on this host: No such file or directory (os error 2)",
+        1,
+        &socket,
+    );
+    // A live socket stays with its owner, and the port is given back.
+    let alive = UnixListener::bind(&socket).unwrap();
+    let output = run(&[&["adaptor"][..], &good].concat());
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert!(line.starts_with("assured-rdma: socket-path: ") && line.contains("in use"), "{line}");
+    assert_eq!((line.lines().count(), output.status.code()), (1, Some(1)));
+    assert!(UnixStream::connect(&socket).is_ok());
+    // A dead one is replaced.
+    drop(alive);
+    let node = place.start(1, &[], &[]);
+    assert!(UnixStream::connect(&socket).is_ok());
+    drop(node);
+}
+
+#[test]
+fn a_told_node_ends_well_and_leaves_nothing() {
+    let place = Place::new();
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let mut node = place.start(1, &[], &[]);
+        node.signal(libc::SIGHUP);
+        node.wait_for("SIGHUP has no meaning");
+        assert!(place.socket(1).exists());
+        node.signal(signal);
+        let (status, log) = node.wait();
+        assert!(status.success(), "{log:?}");
+        assert!(!place.socket(1).exists());
+    }
+}
+
+#[test]
+fn the_printed_configuration_starts_the_same_node() {
+    let place = Place::new();
+    let socket = place.socket(1);
+    let listen = place.address(1).to_string();
+    let printed = run(&[
+        "adaptor",
+        "--print-config",
+        "--node-id",
+        "1",
+        "--socket-path",
+        socket.to_str().unwrap(),
+        "--listen",
+        &listen,
+        "--peer",
+        "3",
+    ]);
+    assert!(printed.status.success() && printed.stderr.is_empty());
+    let file = socket.with_extension("toml");
+    std::fs::write(&file, &printed.stdout).unwrap();
+    let file = file.to_str().unwrap().to_owned();
+    let again = run(&["adaptor", "--print-config", "--config", &file]);
+    assert_eq!(again.stdout, printed.stdout);
+    // The command line goes over the file.
+    let other = run(&["adaptor", "--print-config", "--config", &file, "--node-id", "2"]);
+    assert!(String::from_utf8(other.stdout).unwrap().contains("node-id = \"2\""));
+    let mut node = Node::spawn("adaptor", &["--config".to_owned(), file]);
+    node.wait_for("node 1: guest socket");
+}
+
+#[test]
+fn a_router_is_configured_started_and_stopped_like_an_adaptor() {
+    let place = Place::new();
+    let listen = place.address(200).to_string();
+    let refused = |arguments: &[&str], line: &str, status| {
+        let output = run(&[&["router"], arguments].concat());
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), format!("assured-rdma: {line}\n"));
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(status), 0), "{line}");
+    };
+    refused(&[], "listen: missing; give --listen or set it in the configuration file", 2);
+    refused(
+        &["--listen", &listen, "--router", &listen],
+        &format!("router: {listen} is this router itself"),
+        2,
+    );
+    let other = TcpListener::bind(place.address(200)).unwrap();
+    refused(&["--listen", &listen], &format!("listen: {listen}: Address already in use (os error 98)"), 1);
+    drop(other);
+    let printed = run(&["router", "--print-config", "--listen", &listen, "--buffer", "64M"]);
+    assert!(printed.status.success() && printed.stderr.is_empty());
+    let file = place.socket(200).with_extension("toml");
+    std::fs::write(&file, &printed.stdout).unwrap();
+    let file = file.to_str().unwrap().to_owned();
+    assert_eq!(run(&["router", "--print-config", "--config", &file]).stdout, printed.stdout);
+    let mut router = Node::spawn("router", &["--config".to_owned(), file]);
+    router.wait_for("router: listening");
+    router.signal(libc::SIGTERM);
+    let (status, log) = router.wait();
+    assert!(status.success(), "{log:?}");
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for arguments in [&["--help"][..], &["--version"], &["adaptor", "--help"], &["router", "--help"]] {
+        let output = run(arguments);
+        assert!(output.status.success() && output.stderr.is_empty() && !output.stdout.is_empty());
+    }
+    assert_eq!(run(&[]).status.code(), Some(2));
+    assert_eq!(run(&["juggle"]).stderr, b"assured-rdma: unrecognized subcommand 'juggle'\n");
+}

@@ -1,0 +1,180 @@
+//! What a driver does, over `vfio_user::Client`.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::Instant;
+
+use vfio_user::Client;
+use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
+
+use super::node::PATIENCE;
+
+const REGISTERS: u32 = 0;
+const ACCESS: u32 = 2;
+const ASSURANCE: u32 = 4;
+const CONFIG: u32 = 7;
+
+const STATUS: u64 = 0x08;
+const INCARNATION: u64 = 0x18;
+const EVENT: u64 = 0x30;
+const CONTROL: u64 = 0x38;
+const COMMAND_ADDRESS: u64 = 0x40;
+const COMMAND_COOKIE: u64 = 0x48;
+const COMMAND: u64 = 0x4c;
+const COMMAND_STATUS: u64 = 0x50;
+const COMMAND_RESULT: u64 = 0x58;
+const NODE_TABLE: u64 = 0x1000;
+
+/// The window size that nodes have by default.
+const WINDOW: u64 = 256 << 20;
+/// How much memory a guest has, from address 0.
+const MEMORY: u64 = 1 << 20;
+const DESCRIPTOR: u64 = 0x1000;
+const LIST: u64 = 0x2000;
+
+pub const READ: u32 = 1;
+pub const WRITE: u32 = 2;
+
+/// A guest with a driver: memory that it shares with the adaptor, and the device.
+pub struct Guest {
+    client: Client,
+    memory: GuestMemoryMmap,
+    cookie: u32,
+}
+
+impl Guest {
+    /// Attaches, maps memory and switches the function on.
+    pub fn attach(socket: &Path) -> Self {
+        let mut client = Client::new(socket).unwrap();
+        let file = File::from(rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        file.set_len(MEMORY).unwrap();
+        client.dma_map(0, 0, MEMORY, std::os::fd::AsRawFd::as_raw_fd(&file)).unwrap();
+        let len = usize::try_from(MEMORY).unwrap();
+        let ranges = [(GuestAddress(0), len, Some(FileOffset::new(file, 0)))];
+        let memory = GuestMemoryMmap::from_ranges_with_files(ranges).unwrap();
+        // Memory space and bus master.
+        client.region_write(CONFIG, 4, &6u16.to_le_bytes()).unwrap();
+        Self { client, memory, cookie: 0x1234_5678 }
+    }
+
+    pub fn register(&mut self, offset: u64) -> u32 {
+        let mut bytes = [0; 4];
+        self.client.region_read(REGISTERS, offset, &mut bytes).unwrap();
+        u32::from_le_bytes(bytes)
+    }
+
+    fn wide_register(&mut self, offset: u64) -> u64 {
+        u64::from(self.register(offset)) | u64::from(self.register(offset + 4)) << 32
+    }
+
+    /// The incarnation of this guest's node.
+    pub fn incarnation(&mut self) -> u64 {
+        self.wide_register(INCARNATION)
+    }
+
+    fn set_register(&mut self, offset: u64, value: u64, len: usize) {
+        self.client.region_write(REGISTERS, offset, &value.to_le_bytes()[..len]).unwrap();
+    }
+
+    /// Resets the function by its register.
+    pub fn reset(&mut self) {
+        self.set_register(CONTROL, 1, 4);
+    }
+
+    /// Whether another adaptor has this node's id, as the register says.
+    pub fn is_duplicate(&mut self) -> bool {
+        self.register(STATUS) >> 3 & 1 == 1
+    }
+
+    /// Waits until [`Self::is_duplicate`] is `duplicate`.
+    pub fn wait_for_duplicate(&mut self, duplicate: bool) {
+        let begin = Instant::now();
+        while self.is_duplicate() != duplicate {
+            assert!(begin.elapsed() < PATIENCE, "the bit is not {duplicate}");
+        }
+    }
+
+    /// Waits until the other node is up in this life.
+    pub fn wait_for_life(&mut self, node: u8, incarnation: u64) {
+        let begin = Instant::now();
+        let entry = NODE_TABLE + 16 * u64::from(node);
+        while self.register(entry) & 2 == 0 || self.wide_register(entry + 8) != incarnation {
+            assert!(begin.elapsed() < PATIENCE, "node {node} is not up as {incarnation:016x}");
+        }
+    }
+
+    /// The events that happened, which are cleared.
+    pub fn take_events(&mut self) -> u32 {
+        let events = self.register(EVENT);
+        self.set_register(EVENT, events.into(), 4);
+        events
+    }
+
+    /// Waits until the other node is up, or down.
+    pub fn wait_for_node(&mut self, node: u8, up: bool) {
+        let begin = Instant::now();
+        while (self.register(NODE_TABLE + 16 * u64::from(node)) >> 1 & 1 == 1) != up {
+            assert!(begin.elapsed() < PATIENCE, "node {node} is not up: {up}");
+        }
+    }
+
+    /// Exports `len` bytes of memory at `address` to every node; gives the offset in this node's window.
+    pub fn export(&mut self, address: u64, len: u64, rights: u32) -> u64 {
+        self.cookie += 1;
+        let mut list = [0; 4096];
+        list[..8].copy_from_slice(&address.to_le_bytes());
+        list[8..16].copy_from_slice(&len.to_le_bytes());
+        self.memory.write_slice(&list, GuestAddress(LIST)).unwrap();
+        let mut descriptor = [0; 128];
+        for (at, word) in [
+            (0x00, u32::from_le_bytes(*b"ARDC")),
+            (0x04, self.cookie),
+            (0x08, 1),
+            (0x10, u32::MAX),
+            (0x14, u32::MAX),
+            (0x18, u32::try_from(len).unwrap()),
+            (0x20, rights),
+            (0x24, 1),
+            (0x28, u32::try_from(LIST).unwrap()),
+        ] {
+            descriptor[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        }
+        descriptor[0x40..0x60].fill(0xff);
+        self.memory.write_slice(&descriptor, GuestAddress(DESCRIPTOR)).unwrap();
+        self.set_register(COMMAND_ADDRESS, DESCRIPTOR, 8);
+        self.set_register(COMMAND_COOKIE, self.cookie.into(), 4);
+        self.set_register(COMMAND, 1, 4);
+        let begin = Instant::now();
+        while self.register(COMMAND_STATUS) == 1 {
+            assert!(begin.elapsed() < PATIENCE, "the command does not end");
+        }
+        assert_eq!(self.register(COMMAND_STATUS), 0);
+        self.wide_register(COMMAND_RESULT)
+    }
+
+    /// Stores into a node's window.
+    pub fn store(&mut self, node: u8, offset: u64, data: &[u8]) {
+        self.client.region_write(ACCESS, WINDOW * u64::from(node) + offset, data).unwrap();
+    }
+
+    /// Loads from a node's window.
+    pub fn load<const N: usize>(&mut self, node: u8, offset: u64) -> [u8; N] {
+        let mut data = [0; N];
+        self.client.region_read(ACCESS, WINDOW * u64::from(node) + offset, &mut data).unwrap();
+        data
+    }
+
+    /// Checks a block of a node's window.
+    pub fn check(&mut self, node: u8, offset: u64) -> u32 {
+        let mut word = [0; 4];
+        self.client.region_read(ASSURANCE, WINDOW * u64::from(node) + offset, &mut word).unwrap();
+        u32::from_le_bytes(word)
+    }
+
+    /// What this guest's own CPU sees in its memory.
+    pub fn memory<const N: usize>(&self, address: u64) -> [u8; N] {
+        let mut data = [0; N];
+        self.memory.read_slice(&mut data, GuestAddress(address)).unwrap();
+        data
+    }
+}

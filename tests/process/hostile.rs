@@ -1,0 +1,216 @@
+//! Clients and peers that break the rules, against real processes.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::mesh::framing::Framer;
+use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
+use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
+
+use super::BUFFER;
+use super::guest::{Guest, READ};
+use super::node::{Node, PATIENCE, Place};
+
+const REGION_READ: u16 = 9;
+const ACCESS: u32 = 2;
+
+fn message(command: u16, body: &[u8]) -> Vec<u8> {
+    let size = u32::try_from(16 + body.len()).unwrap();
+    let mut bytes = [1u16.to_le_bytes(), command.to_le_bytes()].concat();
+    for word in [size, 0, 0] {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes.extend(body);
+    bytes
+}
+
+fn load(region: u32, offset: u64, count: u32) -> Vec<u8> {
+    let body = [&offset.to_le_bytes()[..], &region.to_le_bytes(), &count.to_le_bytes()].concat();
+    message(REGION_READ, &body)
+}
+
+/// A client that has introduced itself.
+fn client(socket: &Path) -> UnixStream {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(&message(1, b"\0\0\0\0{}\0")).unwrap();
+    let mut header = [0; 16];
+    stream.read_exact(&mut header).unwrap();
+    let size = u32::from_le_bytes(header[4..8].try_into().unwrap());
+    stream.read_exact(&mut vec![0; size as usize - 16]).unwrap();
+    stream
+}
+
+/// The part of a processor's time that the process uses in the next second.
+fn load_of(node: &Node) -> f64 {
+    let begin = (Instant::now(), node.processor_time());
+    thread::sleep(Duration::from_secs(1));
+    (node.processor_time() - begin.1).as_secs_f64() / begin.0.elapsed().as_secs_f64()
+}
+
+/// Sends until the other side takes nothing more.
+fn fill(stream: &mut UnixStream, message: &[u8]) {
+    stream.set_nonblocking(true).unwrap();
+    let mut idle = 0;
+    while idle < 20 {
+        if stream.write(message).is_ok_and(|len| len > 0) {
+            idle = 0;
+        } else {
+            idle += 1;
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn a_client_that_takes_no_answers_and_closes_half_of_its_socket_costs_no_processor_time() {
+    let place = Place::new();
+    let mut node = place.start(1, &[], &["--peer", "2"]);
+    let mut stream = client(&place.socket(1));
+    fill(&mut stream, &load(ACCESS, 0, 1 << 20));
+    assert!(load_of(&node) < 0.1);
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let load = load_of(&node);
+    assert!(load < 0.1, "{load}");
+    node.wait_for("guest detached");
+    drop(client(&place.socket(1)));
+}
+
+#[test]
+fn clients_that_are_turned_away_again_and_again_hold_up_no_load() {
+    let place = Place::new();
+    let mut node = place.start(1, &[], &["--peer", "2"]);
+    let mut guest = Guest::attach(&place.socket(1));
+    let end = Instant::now() + Duration::from_secs(2);
+    let flood = || while Instant::now() < end && UnixStream::connect(place.socket(1)).is_ok() {};
+    thread::scope(|scope| {
+        scope.spawn(flood);
+        scope.spawn(flood);
+        while Instant::now() < end {
+            let begin = Instant::now();
+            guest.register(0);
+            let waited = begin.elapsed();
+            assert!(waited < Duration::from_millis(500), "{waited:?}");
+        }
+    });
+    node.wait_for("turned away");
+    let lines = node.log().iter().filter(|line| line.contains("turned away")).count();
+    assert!(lines < 40, "{lines} lines");
+}
+
+#[test]
+fn a_guest_that_resets_again_and_again_does_not_fill_the_log() {
+    let place = Place::new();
+    let mut node = place.start(1, &[], &["--peer", "2"]);
+    let mut guest = Guest::attach(&place.socket(1));
+    let before = guest.incarnation();
+    for _ in 0..2000 {
+        guest.reset();
+    }
+    assert_ne!(guest.incarnation(), before);
+    node.wait_for("reset, now");
+    assert!(node.log().len() < 500, "{} lines", node.log().len());
+}
+
+/// Another node as far as its Join and its Hello go.
+struct Peer {
+    stream: TcpStream,
+    framer: Framer,
+    victim: Incarnation,
+}
+
+impl Peer {
+    const ID: NodeId = NodeId(2);
+    const SELF: Incarnation = Incarnation(0xbad);
+
+    fn connect(place: &Place) -> Self {
+        let stream = TcpStream::connect(place.address(1)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut peer = Self { stream, framer: Framer::default(), victim: Incarnation(0) };
+        peer.send(&[Body::Join { router: false, wants_reply: true }]);
+        assert!(matches!(peer.next().body, Body::Join { .. }));
+        peer.send(&[Body::Hello { wants_reply: true, epoch: Epoch(0), nonce: 7, echo: 0, lease: 150_000 }]);
+        loop {
+            let packet = peer.next();
+            peer.victim = packet.source_incarnation;
+            let Body::Hello { nonce, echo, .. } = packet.body else { panic!("{packet:?}") };
+            if nonce != 0 {
+                let welcome = Body::Hello {
+                    wants_reply: false,
+                    epoch: Epoch(0),
+                    nonce: 0,
+                    echo: nonce,
+                    lease: 150_000,
+                };
+                peer.send(&[welcome]);
+            }
+            if echo == 7 {
+                return peer;
+            }
+        }
+    }
+
+    fn wire(&self, bodies: &[Body]) -> Vec<u8> {
+        let mut wire = Vec::new();
+        for body in bodies {
+            let packet = Packet {
+                source: Self::ID,
+                destination: NodeId(1),
+                source_incarnation: Self::SELF,
+                destination_incarnation: self.victim,
+                body: body.clone(),
+            };
+            packet.emit(&mut wire);
+        }
+        wire
+    }
+
+    fn send(&mut self, bodies: &[Body]) {
+        let wire = self.wire(bodies);
+        self.stream.write_all(&wire).unwrap();
+    }
+
+    fn next(&mut self) -> Packet {
+        loop {
+            if let Some(packet) = self.framer.next_packet() {
+                return packet.unwrap();
+            }
+            let mut bytes = [0; 4096];
+            let len = self.stream.read(&mut bytes).unwrap();
+            assert_ne!(len, 0, "the node closed the connection");
+            self.framer.push(&bytes[..len]);
+        }
+    }
+}
+
+fn progress() -> Progress {
+    Progress { epoch: Epoch(0), acknowledge: Sequence(0), echo: Stamp(0) }
+}
+
+#[test]
+fn a_peer_that_asks_and_takes_no_answers_costs_neither_processor_time_nor_memory_and_is_cut() {
+    let place = Place::new();
+    let mut node = place.start(1, &[], &["--peer", "2"]);
+    let mut guest = Guest::attach(&place.socket(1));
+    let window = guest.export(BUFFER, 0x1_0000, READ);
+    let mut peer = Peer::connect(&place);
+    node.wait_for("node 2: up");
+    let reads: Vec<Body> = (0..16)
+        .map(|n| Body::Read { progress: progress(), sequence: Sequence(n), offset: window, len: 0x1_0000 })
+        .collect();
+    peer.send(&reads);
+    // Each makes it send all answers again.
+    for _ in 0..50 {
+        peer.send(&[Body::Confirm { progress: progress(), sent: Sequence(16) }]);
+        thread::sleep(Duration::from_millis(10));
+    }
+    let load = load_of(&node);
+    assert!(load < 0.1, "{load}");
+    assert!(node.memory() < 64 << 20, "{} bytes", node.memory());
+    node.wait_for("no sign of life");
+}

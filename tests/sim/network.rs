@@ -1,0 +1,381 @@
+//! The network between the nodes: it loses, doubles, delays and flips bits, and has routers that hold packets back.
+//!
+//! What travels between nodes suffers all faults. A router's word on routes arrives in order unless its link is cut, as over TCP.
+
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::time::Duration;
+
+use assured_rdma::adaptor::Instant;
+use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::mesh::framing::{Frame, FrameError, Framer};
+use assured_rdma::adaptor::mesh::neighbour::{Identity, LinkId, Neighbour};
+use assured_rdma::adaptor::mesh::packet::{Body, Incarnation};
+use assured_rdma::router::{PathEvent, Router, RouterEvent, Settings};
+
+use crate::world::{KEEPALIVE, World};
+
+/// Memory of a router's queues.
+const BUFFER: usize = 16 << 20;
+
+/// How badly the network behaves; chances are in 1/1000.
+#[derive(Clone, Copy, Debug)]
+pub struct Faults {
+    pub loss: u64,
+    pub double: u64,
+    pub flip: u64,
+    /// The longest time a packet travels beyond the shortest, in microseconds; lets packets overtake each other.
+    pub jitter: u64,
+    /// Packets that were under way when a link was cut arrive later all the same.
+    pub survive_cut: bool,
+}
+
+impl Faults {
+    pub const NONE: Self = Self { loss: 0, double: 0, flip: 0, jitter: 0, survive_cut: false };
+}
+
+/// What has links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Station {
+    Node(NodeId),
+    Router(u8),
+}
+
+impl From<NodeId> for Station {
+    fn from(node: NodeId) -> Self {
+        Self::Node(node)
+    }
+}
+
+struct Relay {
+    router: Router,
+    incarnation: Incarnation,
+    paused_until: Instant,
+}
+
+struct Parcel {
+    at: Instant,
+    order: u64,
+    link: LinkId,
+    from: Station,
+    to: Station,
+    wire: Vec<u8>,
+}
+
+impl PartialEq for Parcel {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+}
+impl Eq for Parcel {}
+impl PartialOrd for Parcel {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Parcel {
+    /// The earliest is the greatest, as the heap wants it.
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (other.at, other.order).cmp(&(self.at, self.order))
+    }
+}
+
+#[derive(Default)]
+pub struct Network {
+    routers: BTreeMap<u8, Relay>,
+    /// Every pair that was ever linked, the lower first; and the link, while there is one.
+    links: BTreeMap<(Station, Station), Option<LinkId>>,
+    /// Routers that may not send to a neighbour, and until when: what is for it waits in the router.
+    stalled: BTreeMap<(Station, Station), Instant>,
+    /// Links, from the first station to the second, that take nothing more, as a full socket.
+    full: BTreeSet<(Station, Station)>,
+    parcels: BinaryHeap<Parcel>,
+    sent: u64,
+    next_link: u64,
+    /// How often a router refused a node.
+    pub refusals: u64,
+}
+
+fn pair(a: Station, b: Station) -> (Station, Station) {
+    if a < b { (a, b) } else { (b, a) }
+}
+
+fn is_routes(wire: &[u8]) -> bool {
+    wire[3] == 11
+}
+
+impl Network {
+    pub fn is_full(&self, from: Station, to: Station) -> bool {
+        self.full.contains(&(from, to))
+    }
+
+    pub fn next_moment(&self) -> Option<Instant> {
+        let parcel = self.parcels.peek().map(|parcel| parcel.at);
+        let timers = self
+            .routers
+            .values()
+            .filter_map(|relay| relay.router.poll_timeout().map(|at| at.max(relay.paused_until)));
+        timers.chain(parcel).chain(self.stalled.values().copied()).min()
+    }
+
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.stalled.retain(|_, until| *until > now);
+        for relay in self.routers.values_mut().filter(|relay| relay.paused_until <= now) {
+            if relay.router.poll_timeout().is_some_and(|at| at <= now) {
+                relay.router.handle_timeout(now);
+            }
+        }
+    }
+}
+
+impl World {
+    pub fn start_router(&mut self, id: u8) {
+        let incarnation = Incarnation(self.random.next_nonzero());
+        let patience = KEEPALIVE / 4;
+        let router = Router::new(Settings { incarnation, buffer: BUFFER, patience });
+        self.network.routers.insert(id, Relay { router, incarnation, paused_until: Instant::ZERO });
+    }
+
+    /// A router is killed and started again: what it held is lost, and all of its links begin anew.
+    pub fn restart_router(&mut self, id: u8) {
+        let others = self.neighbours(Station::Router(id));
+        for &other in &others {
+            self.cut(Station::Router(id), other);
+        }
+        self.start_router(id);
+        for &other in &others {
+            self.link(Station::Router(id), other);
+        }
+    }
+
+    /// What waits in the router for this neighbour stays there for a time.
+    pub fn stall(&mut self, router: u8, neighbour: Station, time: Duration) {
+        let until = self.now.after(time);
+        self.network.stalled.insert((Station::Router(router), neighbour), until);
+    }
+
+    /// The socket of the link takes nothing more from `from` until the link is cut.
+    pub fn fill(&mut self, from: impl Into<Station>, to: impl Into<Station>) {
+        self.network.full.insert((from.into(), to.into()));
+    }
+
+    /// Every pair that has been linked.
+    pub fn pairs(&self) -> Vec<(Station, Station)> {
+        self.network.links.keys().copied().collect()
+    }
+
+    /// Forgets that two were ever linked.
+    pub fn separate(&mut self, a: impl Into<Station>, b: impl Into<Station>) {
+        let (a, b) = (a.into(), b.into());
+        self.cut(a, b);
+        self.network.links.remove(&pair(a, b));
+    }
+
+    pub fn neighbours(&self, station: impl Into<Station>) -> Vec<Station> {
+        let station = station.into();
+        let pairs = self.network.links.keys();
+        pairs.filter_map(|&(a, b)| if a == station { Some(b) } else { (b == station).then_some(a) }).collect()
+    }
+
+    pub fn links_of(&self, station: impl Into<Station>) -> Vec<(LinkId, Station)> {
+        let station = station.into();
+        let linked = |other| Some((self.link_between(station, other)?, other));
+        self.neighbours(station).into_iter().filter_map(linked).collect()
+    }
+
+    fn link_between(&self, a: Station, b: Station) -> Option<LinkId> {
+        self.network.links.get(&pair(a, b)).copied().flatten()
+    }
+
+    pub fn is_linked(&self, a: impl Into<Station>, b: impl Into<Station>) -> bool {
+        self.link_between(a.into(), b.into()).is_some()
+    }
+
+    pub fn paused_until(&mut self, station: Station) -> &mut Instant {
+        match station {
+            Station::Node(place) => &mut self.nodes.get_mut(&place).unwrap().paused_until,
+            Station::Router(id) => &mut self.network.routers.get_mut(&id).unwrap().paused_until,
+        }
+    }
+
+    fn describe(&self, station: Station) -> Neighbour {
+        match station {
+            Station::Node(place) => Neighbour {
+                identity: Identity::Node(self.nodes[&place].id),
+                incarnation: self.nodes[&place].adaptor.incarnation(),
+            },
+            Station::Router(id) => {
+                Neighbour { identity: Identity::Router, incarnation: self.network.routers[&id].incarnation }
+            }
+        }
+    }
+
+    pub fn link(&mut self, a: impl Into<Station>, b: impl Into<Station>) {
+        let (a, b) = (a.into(), b.into());
+        self.network.next_link += 1;
+        let link = LinkId(self.network.next_link);
+        self.network.links.insert(pair(a, b), Some(link));
+        for (at, other) in [(a, b), (b, a)] {
+            let neighbour = self.describe(other);
+            match at {
+                Station::Node(place) => {
+                    self.nodes.get_mut(&place).unwrap().paths.handle_link_up(link, neighbour);
+                    self.follow_paths(place);
+                }
+                Station::Router(id) => {
+                    let relay = self.network.routers.get_mut(&id).unwrap();
+                    relay.router.handle_link_up(self.now, link, neighbour);
+                }
+            }
+        }
+        self.take_outputs();
+    }
+
+    pub fn cut(&mut self, a: impl Into<Station>, b: impl Into<Station>) {
+        let (a, b) = (a.into(), b.into());
+        let Some(link) = self.network.links.get_mut(&pair(a, b)).and_then(Option::take) else { return };
+        self.network.full.retain(|&(from, to)| pair(from, to) != pair(a, b));
+        if !self.faults.survive_cut {
+            self.network.parcels.retain(|parcel| parcel.link != link);
+        }
+        for at in [a, b] {
+            match at {
+                Station::Node(place) => {
+                    self.nodes.get_mut(&place).unwrap().paths.handle_link_down(link);
+                    self.follow_paths(place);
+                }
+                Station::Router(id) => {
+                    let relay = self.network.routers.get_mut(&id).unwrap();
+                    relay.router.handle_link_down(self.now, link);
+                }
+            }
+        }
+        self.take_outputs();
+    }
+
+    /// Tells a node's core what changed on its ways.
+    fn follow_paths(&mut self, place: NodeId) {
+        let node = self.nodes.get_mut(&place).unwrap();
+        while let Some(event) = node.paths.poll_event() {
+            match event {
+                PathEvent::Up(peer) => node.adaptor.handle_link_up(self.now, peer),
+                PathEvent::Down(peer) => node.adaptor.handle_link_down(self.now, peer),
+            }
+        }
+    }
+
+    /// A node goes on as another incarnation; routers are told on its links.
+    pub fn announce_life(&mut self, place: NodeId) {
+        let neighbour = self.describe(place.into());
+        for (link, other) in self.links_of(place) {
+            if let Station::Router(id) = other {
+                let relay = self.network.routers.get_mut(&id).unwrap();
+                relay.router.handle_reborn(self.now, link, neighbour);
+            }
+        }
+    }
+
+    /// A node hears nothing from a peer: a direct link is made anew.
+    pub fn handle_silence(&mut self, place: NodeId, peer: NodeId) {
+        let link = self.nodes.get_mut(&place).unwrap().paths.handle_silence(peer);
+        self.follow_paths(place);
+        if link.is_some() {
+            self.cut(place, peer);
+            self.link(place, peer);
+        }
+    }
+
+    pub fn deliver_parcels(&mut self) {
+        while self.network.parcels.peek().is_some_and(|parcel| parcel.at <= self.now) {
+            let mut parcel = self.network.parcels.pop().unwrap();
+            let wakes = *self.paused_until(parcel.to);
+            if wakes > self.now {
+                parcel.at = wakes;
+                self.network.parcels.push(parcel);
+            } else {
+                self.deliver(&parcel);
+            }
+        }
+    }
+
+    fn deliver(&mut self, parcel: &Parcel) {
+        let Some(link) = self.link_between(parcel.from, parcel.to) else { return };
+        if is_routes(&parcel.wire) && link != parcel.link {
+            return;
+        }
+        let now = self.now;
+        let mut framer = Framer::default();
+        framer.push(&parcel.wire);
+        let frame = framer.next_frame();
+        match parcel.to {
+            Station::Router(id) => {
+                let relay = self.network.routers.get_mut(&id).unwrap();
+                if let Some(Ok(frame)) = frame {
+                    relay.router.handle_packet(now, link, &frame);
+                }
+            }
+            Station::Node(place) => {
+                let node = self.nodes.get_mut(&place).unwrap();
+                match frame {
+                    Some(Ok(Frame { packet, .. })) => {
+                        if let Body::Routes(routes) = &packet.body {
+                            node.paths.handle_routes(link, routes);
+                        } else if node.paths.may_come_from(link, packet.source) {
+                            node.adaptor.handle_packet(now, packet.source, packet);
+                        }
+                    }
+                    Some(Err(FrameError::Corrupt | FrameError::Broken(_))) => {
+                        node.paths.nodes(link).for_each(|peer| node.adaptor.handle_corrupt(peer));
+                    }
+                    None => {}
+                }
+                self.follow_paths(place);
+            }
+        }
+        self.take_outputs();
+    }
+
+    pub fn take_router_outputs(&mut self) {
+        let ids: Vec<u8> = self.network.routers.keys().copied().collect();
+        for id in ids {
+            let here = Station::Router(id);
+            if self.network.routers[&id].paused_until > self.now {
+                continue;
+            }
+            for (link, other) in self.links_of(here) {
+                let stalled = self.network.stalled.contains_key(&(here, other));
+                while !stalled
+                    && let Some(wire) = self.network.routers.get_mut(&id).unwrap().router.poll_packet(link)
+                {
+                    self.send(link, here, other, wire.to_vec());
+                }
+            }
+            while let Some(event) = self.network.routers.get_mut(&id).unwrap().router.poll_event() {
+                if let RouterEvent::Refuse(link, ..) = event
+                    && let Some((_, other)) = self.links_of(here).into_iter().find(|&(id, _)| id == link)
+                {
+                    self.network.refusals += 1;
+                    self.cut(here, other);
+                }
+            }
+        }
+    }
+
+    pub fn send(&mut self, link: LinkId, from: Station, to: Station, mut wire: Vec<u8>) {
+        let faults = if is_routes(&wire) { Faults::NONE } else { self.faults };
+        if self.random.next() % 1000 < faults.loss {
+            return;
+        }
+        let copies = 1 + u64::from(self.random.next() % 1000 < faults.double);
+        for _ in 0..copies {
+            let delay = 20 + if faults.jitter == 0 { 0 } else { self.random.next() % faults.jitter };
+            if self.random.next() % 1000 < faults.flip {
+                let bit = usize::try_from(self.random.next()).unwrap() % (wire.len() * 8);
+                wire[bit / 8] ^= 1 << (bit % 8);
+            }
+            self.network.sent += 1;
+            let extra = if wire[3] == 3 { self.write_delay } else { Duration::ZERO };
+            let (at, order) = (self.now.after(Duration::from_micros(delay)).after(extra), self.network.sent);
+            self.network.parcels.push(Parcel { at, order, link, from, to, wire: wire.clone() });
+        }
+    }
+}
