@@ -230,12 +230,7 @@ impl State {
 
     /// Whether a node has to be woken before time can pass.
     pub fn must_wake(&self, side: Side) -> bool {
-        self.races && self.is_due(side) && !self.is_blocked(side)
-    }
-
-    /// Whether the network takes nothing more from a node, so that it stays due.
-    fn is_blocked(&self, side: Side) -> bool {
-        self.network.load(side.other()) >= self.capacity
+        self.races && self.is_due(side)
     }
 
     fn next_moment(&self) -> Option<Instant> {
@@ -277,7 +272,7 @@ impl State {
 
     fn wake(&mut self, side: Side) {
         self.act(side, |node, now| node.wake(now));
-        if self.is_due(side) && !self.is_blocked(side) {
+        if self.is_due(side) {
             self.ledger.breaks(Line::NoBusyLoop);
         }
         if side == Side::A {
@@ -294,11 +289,13 @@ impl State {
 
     /// Whether all is well again soon when nothing fails any more: the nodes find each other, and a write is done.
     pub fn recovers(&self, bounds: &Bounds) -> bool {
-        let mut state = Self { races: false, ..self.clone() };
+        let left = Budget { delays: ANY, ..Budget::NONE };
+        let mut state = Self { races: false, left, ..self.clone() };
         for side in Side::BOTH.into_iter().filter(|&side| !self.node(side).is_linked) {
             state.act(side, |node, now| node.link_up(now));
         }
         let end = self.now.after(bounds.timing.deadline * 2 + Duration::from_millis(500));
+        let earlier = self.ledger.transactions().len();
         while state.now < end && state.ledger.broken().is_none() {
             state.deliver_all();
             if state.ledger.due().is_some() {
@@ -307,11 +304,18 @@ impl State {
                 }
                 continue;
             }
-            let tried = state.ledger.transactions().get(self.ledger.transactions().len()..).unwrap_or_default();
+            let tried = &state.ledger.transactions()[earlier..];
             if tried.last().is_some_and(|transaction| transaction.is_assured()) {
                 return true;
             }
-            state.left = Budget { writes: 1, checks: 1, delays: ANY, ..Budget::NONE };
+            // The first check may tell of what happened before; then it takes time until the nodes know each other.
+            if tried.len() > 1 {
+                if state.wait(end).is_none() {
+                    return false;
+                }
+                state.deliver_all();
+            }
+            state.left = Budget { writes: 1, checks: 1, ..left };
             state.access(bounds, Action::Store(0));
             state.access(bounds, Action::Check(0));
         }
