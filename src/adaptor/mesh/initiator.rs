@@ -78,6 +78,11 @@ impl Initiator {
         self.epoch
     }
 
+    /// Whether something waits to be sent.
+    pub(super) fn has_next(&self) -> bool {
+        self.confirm_wanted || self.cursor < self.outstanding.len()
+    }
+
     /// Whether transactions of an abandoned epoch are still to be reported.
     pub(super) const fn has_condemned(&self) -> bool {
         !self.condemned.is_empty()

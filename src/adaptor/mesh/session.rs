@@ -42,6 +42,13 @@ struct Flows {
     responder: Responder,
 }
 
+impl Flows {
+    /// Whether a packet waits for its turn on the link.
+    fn has_next(&self) -> bool {
+        self.initiator.has_next() || self.responder.has_next()
+    }
+}
+
 /// What a session produced for other units.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Outputs {
@@ -76,7 +83,7 @@ pub(super) struct Session {
     /// What was accepted of earlier incarnations of the peer. One of them may come back, where two adaptors have one id
     /// and take turns; what it sent before must not be executed again.
     former: VecDeque<(Incarnation, PerChannel<Responder>)>,
-    /// Packets of the small channel that were sent since one of the other was, or could have been.
+    /// Packets of the small channel that went before one of the other, which waits.
     small_run: u32,
     random: Random,
 }
@@ -438,9 +445,8 @@ impl Session {
         let order = if bulk_first { [Channel::Bulk, Channel::Small] } else { Channel::ALL };
         let (channel, body) =
             order.into_iter().find_map(|channel| Some((channel, self.poll_flows(now, channel)?)))?;
-        // With nothing in the bulk channel its turn is over too.
-        self.small_run =
-            if bulk_first || channel == Channel::Bulk { 0 } else { self.small_run.saturating_add(1) };
+        let passed_over = channel == Channel::Small && self.flows.get(Channel::Bulk).has_next();
+        self.small_run = if passed_over { self.small_run.saturating_add(1) } else { 0 };
         Some(self.packet(channel, body))
     }
 
