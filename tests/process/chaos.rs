@@ -78,7 +78,7 @@ fn break_link((mut stage, mut judge): (Stage, Judge), seed: u64) {
     let mut cuts = 0;
     while Instant::now() < end {
         // What goes wrong meets a link that carries something, or one that comes back.
-        if random.next() % 2 == 0 {
+        if random.next().is_multiple_of(2) {
             judge.near.wait_for_node(2, true);
         }
         let change = Instant::now() + Duration::from_millis(random.next() % 300);
