@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use arbitrary::Arbitrary;
 use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::mesh::neighbour::{Identity, MAX_HOPS, Route, Routes};
 use assured_rdma::adaptor::mesh::packet::{Incarnation, Packet};
 use assured_rdma_fuzz::junction::{Junction, NODES};
@@ -42,6 +43,7 @@ enum Step {
     Writes {
         slot: u8,
         nodes: [u8; 2],
+        bulk: bool,
         count: u8,
         len: u16,
     },
@@ -96,9 +98,10 @@ fuzz_target!(|steps: Vec<Step>| {
                 (packet.source, packet.destination) = (node(packet.source.0), node(packet.destination.0));
                 junction.send(slot, packet, hops % (MAX_HOPS + 1));
             }
-            Step::Writes { slot, nodes: [source, destination], count, len } => {
+            Step::Writes { slot, nodes: [source, destination], bulk, count, len } => {
+                let channel = if bulk { Channel::Bulk } else { Channel::Small };
                 for _ in 0..count {
-                    let packet = write(node(source), node(destination), len.into());
+                    let packet = write(node(source), node(destination), channel, len.into());
                     junction.send(slot, packet, 0);
                 }
             }

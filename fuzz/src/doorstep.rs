@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use assured_rdma::adaptor::Instant;
 use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::mesh::neighbour::{Identity, LinkId, Neighbour, Refusal};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet};
 use assured_rdma::net::{Company, LinkEvent, Links, Settings};
@@ -170,7 +171,7 @@ impl Doorstep {
     pub fn push(&mut self, count: u8) {
         for queue in self.outbox.values_mut() {
             let room = OUTBOX.saturating_sub(queue.len()).min(count.into());
-            queue.extend(core::iter::repeat_n(wire(&write(OWN, HOSTILE, 60_000)), room));
+            queue.extend(core::iter::repeat_n(wire(&write(OWN, HOSTILE, Channel::Small, 60_000)), room));
         }
         self.settle();
     }

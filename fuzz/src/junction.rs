@@ -3,13 +3,14 @@
 //!
 //! What has to hold, whatever they say: nothing panics; a packet goes once, unchanged and in the order of its flow, to a neighbour that leads to its
 //! destination, and only if its source is behind the link on which it came; who waits to be admitted is served nothing; nobody is refused without a
-//! rival; timers lead to rest; the bytes that wait keep to the limit; sources share a link fairly; and the honest nodes reach each other.
+//! rival; timers lead to rest; the bytes that wait keep to the limit; the sources of each channel share a link fairly; and the honest nodes reach each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use assured_rdma::adaptor::Instant;
 use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::channel::{Channel, Origin};
 use assured_rdma::adaptor::mesh::framing::{Frame, Framer};
 use assured_rdma::adaptor::mesh::neighbour::{Identity, LinkId, MAX_HOPS, Neighbour, Refusal, Routes};
 use assured_rdma::adaptor::mesh::packet::{Body, HEADER_LEN, Incarnation, MAX_PAYLOAD, Packet, hops};
@@ -24,10 +25,12 @@ pub const LINKS: u8 = 6;
 /// Hostile neighbours speak of the nodes below this; the honest ones come after.
 pub const NODES: u8 = 7;
 const HONEST: [(LinkId, NodeId); 2] = [(LinkId(1), NodeId(NODES)), (LinkId(2), NodeId(NODES + 1))];
-/// Packets of one input, so that an input is not slow.
+/// Hostile packets of one input, so that an input is not slow.
 const MOST_PACKETS: u64 = 3000;
 
 const BUFFER: usize = 4 << 20;
+/// Each origin that floods leaves half of what it finds, at least. With so many there is room for another packet.
+const FLOODS: usize = 4;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Above the buffer: routes, the queues' own memory, and what this stage remembers.
 const HELD_LIMIT: usize = BUFFER + (2 << 20);
@@ -48,7 +51,7 @@ struct Port {
 struct Passing {
     /// The links that led to its destination.
     links: Vec<LinkId>,
-    source: NodeId,
+    origin: Origin,
     crc: u32,
     hops: u8,
 }
@@ -64,7 +67,7 @@ pub struct Junction {
     /// Packets by the number that stands where their source's incarnation does.
     passing: BTreeMap<u64, Passing>,
     /// The last packet of each flow that came out of a link.
-    last: BTreeMap<(LinkId, NodeId, NodeId), u64>,
+    last: BTreeMap<(LinkId, Origin, NodeId), u64>,
     packets: u64,
     at_rest: usize,
 }
@@ -194,22 +197,18 @@ impl Junction {
 
     /// A hostile neighbour sends a packet that has passed `hops` routers.
     pub fn send(&mut self, slot: u8, packet: Packet, hops: u8) {
-        if let Some(link) = self.link(slot) {
+        // Routes are told by another way.
+        let counts = self.packets < MOST_PACKETS && !matches!(packet.body, Body::Routes(_));
+        if let Some(link) = self.link(slot).filter(|_| counts) {
             self.hand_in(link, packet, hops);
         }
     }
 
     fn hand_in(&mut self, link: LinkId, mut packet: Packet, hops: u8) {
-        if self.packets >= MOST_PACKETS {
-            return;
-        }
-        if let Body::Routes(_) = packet.body {
-            return;
-        }
         self.packets += 1;
         packet.source_incarnation = Incarnation(self.packets);
         let mut wire = wire(&packet);
-        wire[6] = hops << 4;
+        wire[6] |= hops << 4;
         let frame = frame(&wire);
         let sender = &self.ports[&link];
         let passes = sender.admitted
@@ -222,7 +221,8 @@ impl Junction {
                     .then_some(other)
             };
             let links = self.ports.iter().filter_map(leads).collect();
-            let passing = Passing { links, source: packet.source, crc: crc(&wire), hops };
+            let origin = Origin { node: packet.source, channel: packet.channel };
+            let passing = Passing { links, origin, crc: crc(&wire), hops };
             self.passing.insert(self.packets, passing);
         }
         self.router.handle_packet(self.now, link, &frame);
@@ -239,8 +239,8 @@ impl Junction {
         }
     }
 
-    /// The next packet for the link: its source and length, `None` for the source where it is the router's own.
-    fn take_one(&mut self, link: LinkId) -> Option<(Option<NodeId>, usize)> {
+    /// The next packet for the link: its origin and length, `None` for the origin where it is the router's own.
+    fn take_one(&mut self, link: LinkId) -> Option<(Option<Origin>, usize)> {
         let wire = self.router.poll_packet(link)?;
         let port = self.ports.get(&link).expect("only a neighbour is sent anything");
         assert!(port.admitted, "who waits to be admitted is sent nothing");
@@ -253,9 +253,9 @@ impl Junction {
         let passing = self.passing.remove(&number).expect("it may be passed on, and only once");
         assert!(passing.links.contains(&link), "it goes to who leads to its destination");
         assert_eq!((passing.crc, passing.hops + 1), (crc(&wire), hops(&wire)), "it is as it was");
-        let last = self.last.insert((link, packet.source, packet.destination), number);
+        let last = self.last.insert((link, passing.origin, packet.destination), number);
         assert!(last < Some(number), "a flow keeps its order");
-        Some((Some(passing.source), wire.len()))
+        Some((Some(passing.origin), wire.len()))
     }
 
     fn check_routes(&self, link: LinkId, routes: &Routes) {
@@ -319,16 +319,19 @@ impl Junction {
 
     /// However it went, and though nobody else takes anything, the honest nodes reach each other.
     pub fn end(mut self) {
-        self.packets = self.packets.min(MOST_PACKETS - 2);
         for [from, to] in [HONEST, [HONEST[1], HONEST[0]]] {
             let packet = confirm(from.1, to.1);
             let number = self.packets + 1;
+            let floods = self.passing.values().map(|passing| passing.origin).collect::<BTreeSet<_>>().len();
             self.hand_in(from.0, packet, 0);
             let mut ahead = 0;
             while self.passing.contains_key(&number) {
-                self.take_one(to.0).expect("an honest packet finds room");
+                if self.take_one(to.0).is_none() {
+                    assert!(floods > FLOODS, "an honest packet finds room");
+                    break;
+                }
                 ahead += 1;
-                assert!(ahead < MOST_PACKETS, "and its turn comes");
+                assert!(ahead <= MOST_PACKETS, "and its turn comes");
             }
         }
         for link in self.ports.keys().copied().collect::<Vec<_>>() {
@@ -340,28 +343,32 @@ impl Junction {
     /// Takes all that waits, and looks at how sources share.
     fn drain(&mut self, link: LinkId) {
         let mut taken = Vec::new();
-        while let Some((source, len)) = self.take_one(link) {
-            if let Some(source) = source {
-                taken.push((source, len));
-            }
+        while let Some((origin, len)) = self.take_one(link) {
+            taken.extend(origin.map(|origin| (origin, len)));
         }
-        let total: BTreeMap<NodeId, usize> =
-            taken.iter().fold(BTreeMap::new(), |mut total, (source, len)| {
-                *total.entry(*source).or_default() += len;
-                total
-            });
-        let mut so_far: BTreeMap<NodeId, usize> = BTreeMap::new();
-        let mut busy: BTreeSet<NodeId> = total.keys().copied().collect();
-        for (source, len) in taken {
-            let sent = so_far.entry(source).or_default();
-            *sent += len;
-            if *sent == total[&source] {
-                busy.remove(&source);
-            }
-            let shares = busy.iter().map(|source| so_far.get(source).copied().unwrap_or(0));
-            if let (Some(least), Some(most)) = (shares.clone().min(), shares.max()) {
-                assert!(most - least <= 3 * LARGEST, "fair: one sent {most} bytes, another {least}");
-            }
+        for channel in Channel::ALL {
+            check_shares(taken.iter().copied().filter(|(origin, _)| origin.channel == channel));
+        }
+    }
+}
+
+/// In the order in which they were taken, as long as two origins have something, they have the same share.
+fn check_shares(taken: impl Iterator<Item = (Origin, usize)> + Clone) {
+    let mut total: BTreeMap<NodeId, usize> = BTreeMap::new();
+    for (origin, len) in taken.clone() {
+        *total.entry(origin.node).or_default() += len;
+    }
+    let mut so_far: BTreeMap<NodeId, usize> = BTreeMap::new();
+    let mut busy: BTreeSet<NodeId> = total.keys().copied().collect();
+    for (origin, len) in taken {
+        let sent = so_far.entry(origin.node).or_default();
+        *sent += len;
+        if *sent == total[&origin.node] {
+            busy.remove(&origin.node);
+        }
+        let shares = busy.iter().map(|node| so_far.get(node).copied().unwrap_or(0));
+        if let (Some(least), Some(most)) = (shares.clone().min(), shares.max()) {
+            assert!(most - least <= 3 * LARGEST, "fair: one sent {most} bytes, another {least}");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use proptest::prelude::*;
 
 use super::*;
+use crate::adaptor::channel::Channel;
 use crate::adaptor::mesh::framing::Framer;
 use crate::adaptor::mesh::neighbour::Route;
 use crate::adaptor::mesh::packet::{Progress, Stamp};
@@ -30,6 +31,7 @@ fn confirm(source: u8, destination: u8) -> Packet {
         destination: NodeId(destination),
         source_incarnation: Incarnation(1),
         destination_incarnation: Incarnation(2),
+        channel: Channel::Small,
         body: Body::Confirm { progress, sent: Sequence(0) },
     }
 }

@@ -1,25 +1,37 @@
-//! How far an exploration goes.
+//! How far an exploration goes: what may happen, how often, and for how long.
 
+use std::fmt;
 use std::time::Duration;
 
 use assured_rdma::adaptor::mesh::Timing;
 
+/// Stands for any number of times.
+pub const ANY: u8 = u8::MAX;
+
 /// What may still happen, and how often.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Budget {
+    /// Accesses of A's bus.
     pub writes: u8,
     pub reads: u8,
     pub checks: u8,
-    /// 255 stands for any number.
+    /// Packets lost; those of a link that is cut are not counted.
     pub losses: u8,
-    /// How often time passes while something could happen; 255 stands for any number.
+    /// How often time passes although a packet could arrive, or a request be executed.
     pub delays: u8,
-    pub keeps: u8,
+    /// Packets that are overtaken.
+    pub kept: u8,
+    /// Packets that are doubled, the copy being kept as long as it likes.
     pub copies: u8,
-    pub corruptions: u8,
+    /// Packets that arrive corrupted.
+    pub flips: u8,
+    /// How often one end of the link goes down.
     pub cuts: u8,
+    /// How often time passes without reaching the next moment at which something is due.
     pub steps: u8,
+    /// How often the process of A, and of B, is killed and started again.
     pub crashes: [u8; 2],
+    /// How often the function of A, and of B, is reset.
     pub resets: [u8; 2],
 }
 
@@ -28,11 +40,11 @@ impl Budget {
         writes: 0,
         reads: 0,
         checks: 0,
-        losses: u8::MAX,
-        delays: u8::MAX,
-        keeps: 0,
+        losses: 0,
+        delays: 0,
+        kept: 0,
         copies: 0,
-        corruptions: 0,
+        flips: 0,
         cuts: 0,
         steps: 0,
         crashes: [0; 2],
@@ -40,25 +52,82 @@ impl Budget {
     };
 }
 
-#[derive(Clone, Debug)]
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fields = [
+            ("writes", self.writes),
+            ("reads", self.reads),
+            ("checks", self.checks),
+            ("loss", self.losses),
+            ("delay", self.delays),
+            ("kept", self.kept),
+            ("dup", self.copies),
+            ("flip", self.flips),
+            ("cut", self.cuts),
+            ("step", self.steps),
+            ("crash-a", self.crashes[0]),
+            ("crash-b", self.crashes[1]),
+            ("reset-a", self.resets[0]),
+            ("reset-b", self.resets[1]),
+        ];
+        let mut space = "";
+        for (name, number) in fields.into_iter().filter(|field| field.1 > 0) {
+            match number {
+                ANY => write!(f, "{space}{name}=any")?,
+                _ => write!(f, "{space}{name}={number}")?,
+            }
+            space = " ";
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    pub name: &'static str,
     pub budget: Budget,
     /// Blocks that the bus uses.
     pub blocks: usize,
-    /// Blocks that the target exports; writes to the others are refused.
+    /// Blocks that the target exports; accesses to the others are refused.
     pub exported: usize,
-    /// Whether the target's adaptor learns later than at once that a memory operation is done.
-    pub slow_memory: bool,
-    /// Whether the nodes still have to get to know each other.
-    pub introduction: bool,
     pub timing: Timing,
-    /// Packets that are under way to each node at most; an adaptor is asked for more when there is room.
-    pub capacity: usize,
     /// The end of time.
     pub horizon: Duration,
-    /// How far [`crate::state::Action::Step`] goes.
-    pub step: Duration,
-    /// Packets may also arrive at the very moment at which a node is woken, before it is.
+    /// Packets under way to each node at most; an adaptor is asked for more when there is room.
+    pub capacity: usize,
+    /// Whether the nodes still have to get to know each other.
+    pub introduction: bool,
+    /// Whether the target's adaptor may learn later than at once that a memory operation is done.
+    pub slow_memory: bool,
+    /// Whether packets may also arrive at the very moment at which a node is due to be woken, before it is.
     pub races: bool,
+    /// So little fails that every transaction has to be done well.
+    pub repairs: bool,
+    /// Whether every state at the end of time is tried, whether it recovers.
+    pub recovers: bool,
+}
+
+/// Times that are multiples of the mesh's own (30 ms until a probe, 20 ms until a lease is asked for again) and only a little
+/// longer, so that each of these happens, and few times.
+pub const TIMING: Timing = Timing {
+    deadline: Duration::from_millis(60),
+    lease: Duration::from_millis(20),
+    // Without keepalive, what was heard last makes no different states.
+    keepalive: Duration::MAX,
+};
+
+impl Bounds {
+    /// No faults, and time for a transaction to fail and another one to follow.
+    pub const USUAL: Self = Self {
+        budget: Budget::NONE,
+        blocks: 1,
+        exported: 2,
+        timing: TIMING,
+        horizon: Duration::from_millis(80),
+        capacity: 2,
+        introduction: false,
+        slow_memory: false,
+        races: false,
+        repairs: false,
+        recovers: false,
+    };
 }

@@ -1,4 +1,6 @@
-//! What the bus of A has asked for, and what became of it: the contract's lines are checked here, as things happen.
+//! What the bus of A asked for, and what became of it. The contract's lines are checked here, as things happen.
+//!
+//! Invariant: the first line that was broken stays in `broken`.
 
 use std::time::Duration;
 
@@ -7,18 +9,25 @@ use assured_rdma::adaptor::status::{Class, Code, Direction};
 
 use crate::node::Execution;
 
-/// The lines of the contract.
+/// What has to hold in every state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Line {
+    /// A check answers 0 only where all that it is about was done; and data that was delivered is the remote data.
     NoFalseOk,
+    /// The adaptor counted an error, and no check told of one.
     NoLostError,
     Order,
     ExactlyOnce,
     NoGhostWrites,
     Bounded,
+    /// What was begun for an earlier life of the target is not executed.
     Isolation,
-    /// "Not executed" was said of something that was.
+    /// What is executed is what was asked for.
+    Integrity,
+    /// Of what a code calls "not executed", something was not.
     Truth,
+    /// A node that was woken has nothing due any more.
+    NoBusyLoop,
 }
 
 /// What the bus knows of a transaction.
@@ -28,15 +37,15 @@ pub enum Standing {
     Open,
     /// A check told how the transactions ended that this one was among.
     Reported(Class),
-    /// Nobody will be told: its node was started again, or reset. The leases that it gave last until then.
-    Forgotten { until: Instant },
+    /// Nobody will be told, because its node began a new life. The leases that it had given are over then.
+    Forgotten { over: Instant },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     Write,
-    /// A read is known at the target by its length.
     Read {
+        /// By its length a read is known at the target.
         len: usize,
         /// What was in memory when it was executed.
         found: Option<u8>,
@@ -45,57 +54,86 @@ pub enum Kind {
     },
 }
 
+impl Kind {
+    const fn direction(&self) -> Direction {
+        match self {
+            Self::Write => Direction::Write,
+            Self::Read { .. } => Direction::Read,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Transaction {
     pub kind: Kind,
     block: usize,
+    /// When it was begun; means nothing any more once it is not open.
     begun: Instant,
-    /// The life of the target for which it was begun.
-    target_life: u8,
+    /// The lives of the bus's own node, and of the target, in which it was begun.
+    lives: [u8; 2],
     pub executed: bool,
     pub standing: Standing,
 }
 
 impl Transaction {
-    const fn direction(&self) -> Direction {
-        match self.kind {
-            Kind::Write => Direction::Write,
-            Kind::Read { .. } => Direction::Read,
-        }
-    }
-
-    /// Whether it was done properly, as seen from outside.
+    /// Whether it was done well, as seen from outside.
     fn is_done(&self) -> bool {
         match self.kind {
             Kind::Write => self.executed,
             Kind::Read { delivered, .. } => self.executed && delivered == Some(true),
         }
     }
+
+    /// Whether a check told that it was done well.
+    pub fn is_assured(&self) -> bool {
+        self.standing == Standing::Reported(Class::Ok)
+    }
+
+    pub const fn is_of_first_lives(&self) -> bool {
+        matches!(self.lives, [0, 0])
+    }
 }
 
 /// What the bus waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Load {
-    /// The transaction with this index.
+enum Load {
+    /// The data of the transaction with this index.
     Read(usize),
-    /// A check of this block.
+    /// The check of this block.
     Check(usize),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ledger {
-    pub transactions: Vec<Transaction>,
+    transactions: Vec<Transaction>,
     last_executed: Option<usize>,
     /// The load under way, and when it has to be answered at latest.
-    pub load: Option<(Load, Instant)>,
-    /// The adaptor's count of errors when nothing was open last.
+    load: Option<(Load, Instant)>,
+    /// The adaptor's count of errors when no transaction was open last.
     errors: u64,
     /// Whether a check told of an error since.
     told: bool,
-    pub broken: Option<Line>,
+    broken: Option<Line>,
 }
 
 impl Ledger {
+    pub fn transactions(&self) -> &[Transaction] {
+        &self.transactions
+    }
+
+    pub const fn broken(&self) -> Option<Line> {
+        self.broken
+    }
+
+    pub fn breaks(&mut self, line: Line) {
+        self.broken.get_or_insert(line);
+    }
+
+    /// When the load under way has to be answered at latest.
+    pub fn due(&self) -> Option<Instant> {
+        self.load.map(|(_, due)| due)
+    }
+
     fn open(&self, block: usize) -> impl Iterator<Item = &Transaction> {
         self.transactions.iter().filter(move |t| t.block == block && t.standing == Standing::Open)
     }
@@ -104,30 +142,23 @@ impl Ledger {
         self.open(block).next().is_some()
     }
 
-    fn begin(&mut self, kind: Kind, block: usize, now: Instant, target_life: u8) {
+    fn begin(&mut self, kind: Kind, block: usize, begun: Instant, lives: [u8; 2]) {
         let standing = Standing::Open;
-        self.transactions.push(Transaction {
-            kind,
-            block,
-            begun: now,
-            target_life,
-            executed: false,
-            standing,
-        });
+        self.transactions.push(Transaction { kind, block, begun, lives, executed: false, standing });
     }
 
-    /// The bus stores; the value names the transaction.
-    pub fn store(&mut self, block: usize, now: Instant, target_life: u8) -> u8 {
-        self.begin(Kind::Write, block, now, target_life);
+    /// The bus stores the value that is returned, by which the target knows the transaction.
+    pub fn store(&mut self, block: usize, now: Instant, lives: [u8; 2]) -> u8 {
+        self.begin(Kind::Write, block, now, lives);
         self.transactions.len() as u8
     }
 
-    /// The bus loads; the length names the transaction.
-    pub fn read(&mut self, block: usize, now: Instant, target_life: u8, deadline: Duration) -> usize {
-        let earlier = self.transactions.iter().filter(|t| t.direction() == Direction::Read).count();
+    /// The bus loads as many bytes as are returned.
+    pub fn read(&mut self, block: usize, now: Instant, lives: [u8; 2], deadline: Duration) -> usize {
+        let earlier = self.transactions.iter().filter(|t| t.kind.direction() == Direction::Read).count();
         let len = 8 >> earlier;
         self.load = Some((Load::Read(self.transactions.len()), now.after(deadline)));
-        self.begin(Kind::Read { len, found: None, delivered: None }, block, now, target_life);
+        self.begin(Kind::Read { len, found: None, delivered: None }, block, now, lives);
         len
     }
 
@@ -137,115 +168,125 @@ impl Ledger {
         self.load = Some((Load::Check(block), last.unwrap_or(now).max(now)));
     }
 
-    fn broken(&mut self, line: Line) {
-        self.broken.get_or_insert(line);
-    }
-
-    /// Something was executed at the target, in this life of it.
-    pub fn executed(&mut self, execution: Execution, now: Instant, target_life: u8) {
-        let index = match execution {
-            Execution::Write { value, .. } => usize::from(value) - 1,
-            Execution::Read { len, .. } => {
-                let is_it = |t: &Transaction| matches!(t.kind, Kind::Read { len: l, .. } if l == len);
-                self.transactions.iter().position(is_it).expect("what is executed was asked for")
-            }
-        };
+    /// Something is executed at the target, in this life of it.
+    pub fn executed(&mut self, execution: &Execution, now: Instant, target_life: u8) {
+        let Some(index) = self.find(execution) else { return self.breaks(Line::Integrity) };
         let transaction = &mut self.transactions[index];
         let was_executed = std::mem::replace(&mut transaction.executed, true);
-        let (Execution::Write { block, .. } | Execution::Read { block, .. }) = execution;
-        assert_eq!(transaction.block, block, "what is executed was asked for");
         if let (Kind::Read { found, .. }, Execution::Read { value, .. }) = (&mut transaction.kind, execution)
         {
-            *found = Some(value);
+            *found = Some(*value);
         }
-        let Transaction { kind, standing, target_life: meant, .. } = *transaction;
-        if was_executed {
-            self.broken(Line::ExactlyOnce);
-        }
-        if self.last_executed > Some(index) {
-            self.broken(Line::Order);
-        }
-        self.last_executed = Some(index);
+        let Transaction { kind, standing, lives, .. } = *transaction;
         let is_over = match standing {
             Standing::Open => false,
             Standing::Reported(_) => true,
-            Standing::Forgotten { until } => until <= now,
+            Standing::Forgotten { over } => over <= now,
         };
-        if kind == Kind::Write && is_over {
-            self.broken(Line::NoGhostWrites);
+        if was_executed {
+            self.breaks(Line::ExactlyOnce);
         }
-        if meant != target_life {
-            self.broken(Line::Isolation);
+        if self.last_executed > Some(index) {
+            self.breaks(Line::Order);
+        }
+        // To read memory late harms nobody.
+        if kind == Kind::Write && is_over {
+            self.breaks(Line::NoGhostWrites);
+        }
+        if lives[1] != target_life {
+            self.breaks(Line::Isolation);
+        }
+        self.last_executed = Some(index);
+    }
+
+    /// The transaction that is executed; `None` where nothing like it was asked for.
+    fn find(&self, execution: &Execution) -> Option<usize> {
+        match *execution {
+            Execution::Write { block, ref data } => {
+                let index = usize::from(data[0]).checked_sub(1)?;
+                let transaction = self.transactions.get(index)?;
+                let is_it = transaction.kind == Kind::Write && transaction.block == block;
+                (is_it && data[..] == [data[0]; 8]).then_some(index)
+            }
+            Execution::Read { block, len, .. } => self.transactions.iter().position(|transaction| {
+                let is_it = matches!(transaction.kind, Kind::Read { len: asked, .. } if asked == len);
+                is_it && transaction.block == block
+            }),
         }
     }
 
-    /// The load was answered. `errors` is asked for the adaptor's count of errors.
+    /// The load is answered. `errors` asks for the adaptor's count of errors.
     pub fn answered(&mut self, data: &[u8], errors: impl FnOnce() -> u64) {
         match self.load.take().expect("a load is under way").0 {
             Load::Read(index) => self.delivered(index, data),
             Load::Check(block) => {
-                let word: [u8; 4] = data.try_into().expect("a check is of 4 bytes");
-                self.checked(block, word, errors);
+                let word = data.try_into().expect("a check is of 4 bytes");
+                self.checked(block, word);
+                self.compare_errors(errors);
             }
         }
     }
 
     fn delivered(&mut self, index: usize, data: &[u8]) {
         let Kind::Read { len, found, delivered } = &mut self.transactions[index].kind else {
-            panic!("a load is a read")
+            panic!("a load reads")
         };
-        assert_eq!(data.len(), *len);
-        *delivered = Some(data != vec![0xff; *len]);
+        let is_data = data != vec![0xff; *len];
         let is_right = found.is_some_and(|value| data == vec![value; *len]);
-        if *delivered == Some(true) && !is_right {
-            self.broken(Line::NoFalseOk);
+        *delivered = Some(is_data);
+        if is_data && !is_right {
+            self.breaks(Line::NoFalseOk);
         }
     }
 
-    fn checked(&mut self, block: usize, word: [u8; 4], errors: impl FnOnce() -> u64) {
-        assert_eq!(word[2..], [0, 0], "the reserved bits are 0");
-        for (direction, bits) in [(Direction::Write, word[0]), (Direction::Read, word[1])] {
+    fn checked(&mut self, block: usize, word: [u8; 4]) {
+        let [write, read, zero, also_zero] = word;
+        assert_eq!([zero, also_zero], [0, 0], "the reserved bits are 0");
+        for (direction, bits) in [(Direction::Write, write), (Direction::Read, read)] {
             let code = Code::from_bits(bits).expect("a code of the table");
-            self.told |= !code.is_ok();
-            let mut all = true;
+            let mut all_are_done = true;
             let is_meant = |t: &&mut Transaction| {
-                t.block == block && t.standing == Standing::Open && t.direction() == direction
+                t.block == block && t.standing == Standing::Open && t.kind.direction() == direction
             };
             for transaction in self.transactions.iter_mut().filter(is_meant) {
-                all &= transaction.is_done();
+                all_are_done &= transaction.is_done();
                 transaction.standing = Standing::Reported(code.class());
-                // It means nothing any more.
                 transaction.begun = Instant::ZERO;
             }
+            self.told |= !code.is_ok();
             match code.class() {
-                Class::Ok if !all => self.broken(Line::NoFalseOk),
-                Class::Retry | Class::Permanent if all => self.broken(Line::Truth),
+                Class::Ok if !all_are_done => self.breaks(Line::NoFalseOk),
+                Class::Retry | Class::Permanent if all_are_done => self.breaks(Line::Truth),
                 _ => {}
             }
         }
-        if self.transactions.iter().all(|t| t.standing != Standing::Open) {
-            let errors = errors();
-            if errors != self.errors && !self.told {
-                self.broken(Line::NoLostError);
-            }
-            (self.errors, self.told) = (errors, false);
+    }
+
+    /// When no transaction is open, some check told of an error if there was one.
+    fn compare_errors(&mut self, errors: impl FnOnce() -> u64) {
+        if self.transactions.iter().any(|t| t.standing == Standing::Open) {
+            return;
         }
+        let errors = errors();
+        if errors != self.errors && !self.told {
+            self.breaks(Line::NoLostError);
+        }
+        (self.errors, self.told) = (errors, false);
     }
 
     /// The bus's own node begins a new life.
     pub fn forget(&mut self, now: Instant, lease: Duration) {
         for transaction in self.transactions.iter_mut().filter(|t| t.standing == Standing::Open) {
-            transaction.standing = Standing::Forgotten { until: now.after(lease) };
+            transaction.standing = Standing::Forgotten { over: now.after(lease) };
             transaction.begun = Instant::ZERO;
         }
-        self.load = None;
-        (self.errors, self.told) = (0, false);
+        (self.load, self.errors, self.told) = (None, 0, false);
     }
 
-    /// All that was due has been done at this time.
+    /// All that A had to do at this time was done.
     pub fn woken(&mut self, now: Instant) {
-        if self.load.is_some_and(|(_, due)| due <= now) {
-            self.broken(Line::Bounded);
+        if self.due().is_some_and(|due| due <= now) {
+            self.breaks(Line::Bounded);
         }
     }
 }

@@ -1,110 +1,43 @@
-//! The states of the model, and what can happen in them.
+//! The states of the model, and how one leads to another.
+//!
+//! Invariant: whatever happened at a node, what it has to say about it is in the network and in the ledger already.
 
-use std::fmt;
 use std::time::Duration;
 
 use assured_rdma::adaptor::Instant;
-use assured_rdma::adaptor::mesh::packet::Packet;
-use bytes::Bytes;
 
-use crate::bounds::{Bounds, Budget};
-use crate::ledger::Ledger;
-use crate::node::{A, B, Link, Node, Outputs, Shared};
-
-/// A packet on its way.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Flight {
-    to: usize,
-    wire: Bytes,
-}
-
-impl fmt::Debug for Flight {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let packet = Packet::parse(self.wire.clone()).expect("an intact packet");
-        write!(f, "to {}: {:?}", ["A", "B"][self.to], packet.body)
-    }
-}
-
-/// The way from one node to the other. A packet may take any time, also for ever.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Network {
-    /// What is under way to each node, in the order in which it was sent.
-    pub lines: [Vec<Flight>; 2],
-    /// What some router keeps, sorted, because it leaves in any order.
-    kept: Vec<Flight>,
-}
-
-impl Network {
-    fn keep(&mut self, flight: Flight) {
-        let at = self.kept.partition_point(|other| *other < flight);
-        self.kept.insert(at, flight);
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// The bus of A writes to a block.
-    Store(usize),
-    /// The bus of A reads from a block.
-    Load(usize),
-    /// The bus of A checks a block.
-    Check(usize),
-    /// The next packet to a node arrives.
-    Deliver(usize),
-    /// The next packet to a node is lost.
-    Lose(usize),
-    /// The next packet to a node arrives with a bit flipped.
-    Corrupt(usize),
-    /// The next packet to a node is kept back: those behind it pass.
-    Keep(usize),
-    /// A copy of the next packet to a node is kept.
-    Copy(usize),
-    /// A kept packet arrives.
-    Release(usize),
-    /// B executes one request, or all that it may.
-    Execute {
-        all: bool,
-    },
-    /// B learns that its memory operation is done; without [`Bounds::slow_memory`] that happens with the execution.
-    Finish,
-    /// Time goes on to the next moment at which a node wants to be woken.
-    Wait,
-    /// Time goes on a little, and nobody is woken.
-    Step,
-    /// A node is woken.
-    Wake(usize),
-    /// A node's link changes.
-    Link(usize, Link),
-    Crash(usize),
-    Reset(usize),
-}
+use crate::bounds::{ANY, Bounds, Budget};
+use crate::choices::Action;
+use crate::ledger::{Ledger, Line};
+use crate::network::{Flight, Network};
+use crate::node::{Execution, Node, Outputs, Shared, Side};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub now: Instant,
-    pub nodes: [Shared; 2],
+    nodes: [Shared; 2],
     pub network: Network,
     pub ledger: Ledger,
     pub left: Budget,
     capacity: usize,
+    /// Nodes that are due are woken by an action of its own.
+    races: bool,
 }
 
 impl State {
-    /// Two nodes that know each other, with nothing under way.
+    /// Two linked nodes with nothing under way but, with [`Bounds::introduction`], their introduction.
     pub fn new(bounds: &Bounds) -> Self {
-        let now = Instant::ZERO;
-        let nodes = [A, B].map(|index| Shared::new(Node::new(index, bounds, now)));
-        let ledger = Ledger::default();
         let mut state = Self {
-            now,
-            nodes,
+            now: Instant::ZERO,
+            nodes: Side::BOTH.map(|side| Shared::new(Node::new(side, bounds, Instant::ZERO))),
             network: Network::default(),
-            ledger,
+            ledger: Ledger::default(),
             left: bounds.budget,
             capacity: bounds.capacity,
+            races: bounds.races,
         };
-        for index in [A, B] {
-            state.act(index, |node, now| node.link_up(now));
+        for side in Side::BOTH {
+            state.act(side, |node, now| node.link_up(now));
         }
         if !bounds.introduction {
             state.deliver_all();
@@ -112,187 +45,25 @@ impl State {
         state
     }
 
-    /// Something happens at a node; then what it has to say is taken out, as far as the network takes it.
-    fn act<R>(&mut self, index: usize, act: impl FnOnce(&mut Node, Instant) -> R) -> R {
-        let now = self.now;
-        let room = self.capacity.saturating_sub(self.network.lines[1 - index].len());
-        let ledger = &mut self.ledger;
-        let (result, outputs) = self.nodes[index].change(|node| {
-            let result = act(node, now);
-            let outputs = node.take_outputs(now, room);
-            if let Some(answer) = &outputs.answer {
-                ledger.answered(answer, || node.errors(now));
-            }
-            (result, outputs)
-        });
-        self.spread(index, outputs);
-        result
+    pub fn node(&self, side: Side) -> &Node {
+        &self.nodes[side as usize]
     }
 
-    /// What a node has to say goes its way.
-    fn spread(&mut self, index: usize, outputs: Outputs) {
-        for wire in outputs.packets {
-            self.network.lines[1 - index].push(Flight { to: 1 - index, wire });
-        }
-        if outputs.cut {
-            for index in [A, B] {
-                self.act(index, |node, now| node.link_down(now));
-            }
-            for index in [A, B] {
-                self.act(index, |node, now| node.link_up(now));
-            }
-        }
+    /// Whether one end of the link is down.
+    pub fn is_cut(&self) -> bool {
+        Side::BOTH.into_iter().any(|side| !self.node(side).is_linked)
     }
 
-    /// Takes out the next packet to a node; the sender is asked for another.
-    fn take(&mut self, to: usize) -> Flight {
-        let flight = self.network.lines[to].remove(0);
-        self.act(1 - to, |_, _| ());
-        flight
-    }
-
-    fn deliver(&mut self, to: usize) {
-        let flight = self.take(to);
-        self.receive(flight);
-    }
-
-    /// Everything under way arrives and is executed.
-    fn deliver_all(&mut self) {
-        self.act(B, |node, now| node.finish(now));
-        while let Some(to) = [A, B].into_iter().find(|&to| !self.network.lines[to].is_empty()) {
-            self.deliver(to);
-            self.execute(true, false);
-        }
-    }
-
-    fn receive(&mut self, flight: Flight) {
-        self.act(flight.to, |node, now| node.receive(now, &flight.wire));
-    }
-
-    /// Whether something could be done now: when time passes, it is late.
-    fn is_busy(&self) -> bool {
-        let arrives = |to: usize| !self.network.lines[to].is_empty() && self.nodes[to].link == Link::Up;
-        arrives(A)
-            || arrives(B)
-            || self.nodes[B].is_running()
-            || Node::clone(&self.nodes[B]).execute(self.now).is_some()
-    }
-
-    /// Time is about to pass.
-    fn pay_delay(&mut self) {
-        if self.left.delays != u8::MAX && self.is_busy() {
-            self.left.delays -= 1;
-        }
-    }
-
-    fn is_due(&self, index: usize) -> bool {
-        self.nodes[index].timeout().is_some_and(|at| at <= self.now)
-    }
-
-    /// The next moment at which a node wants to be woken.
-    fn next_moment(&self) -> Option<Instant> {
-        let moments = self.nodes.iter().filter_map(|node| node.timeout());
-        let due = self.ledger.load.map(|(_, due)| due);
-        moments.chain(due).filter(|&at| at > self.now).min()
-    }
-
-    pub fn actions(&self, bounds: &Bounds, actions: &mut Vec<Action>) {
-        if self.ledger.broken.is_some() {
-            return;
-        }
-        self.bus_actions(bounds, actions);
-        self.network_actions(actions);
-        if self.nodes[B].is_running() {
-            actions.push(Action::Finish);
-        } else {
-            actions.push(Action::Execute { all: false });
-            if !bounds.slow_memory && self.ledger.transactions.len() > 1 {
-                actions.push(Action::Execute { all: true });
-            }
-        }
-        self.time_actions(bounds, actions);
-        self.fault_actions(actions);
-    }
-
-    fn bus_actions(&self, bounds: &Bounds, actions: &mut Vec<Action>) {
-        if self.ledger.load.is_some() {
-            return;
-        }
-        // One block is as good as another before the first is used.
-        let is_same = self.ledger.transactions.is_empty() && bounds.exported >= bounds.blocks;
-        let used = if is_same { 1 } else { bounds.blocks };
-        for block in 0..used {
-            if self.left.writes > 0 {
-                actions.push(Action::Store(block));
-            }
-            if self.left.reads > 0 {
-                actions.push(Action::Load(block));
-            }
-            if self.left.checks > 0 && self.ledger.has_open(block) {
-                actions.push(Action::Check(block));
-            }
-        }
-    }
-
-    fn network_actions(&self, actions: &mut Vec<Action>) {
-        let Budget { losses, keeps, copies, corruptions, .. } = self.left;
-        let is_down = |index: usize| self.nodes[index].link == Link::Down;
-        for to in [A, B] {
-            if self.network.lines[to].is_empty() {
-                continue;
-            }
-            let is_cut = is_down(A) || is_down(B);
-            let allowed = [
-                (!is_down(to), Action::Deliver(to)),
-                (is_cut || losses > 0, Action::Lose(to)),
-                (!is_down(to) && corruptions > 0, Action::Corrupt(to)),
-                (keeps > 0, Action::Keep(to)),
-                (copies > 0, Action::Copy(to)),
-            ];
-            actions.extend(allowed.into_iter().filter(|a| a.0).map(|a| a.1));
-        }
-        for (place, flight) in self.network.kept.iter().enumerate() {
-            let is_new = place == 0 || self.network.kept[place - 1] != *flight;
-            if is_new && self.nodes[flight.to].link != Link::Down {
-                actions.push(Action::Release(place));
-            }
-        }
-    }
-
-    fn time_actions(&self, bounds: &Bounds, actions: &mut Vec<Action>) {
-        if bounds.races {
-            let due = [A, B].into_iter().filter(|&index| self.is_due(index));
-            let before = actions.len();
-            actions.extend(due.map(Action::Wake));
-            if actions.len() > before {
-                return;
-            }
-        }
-        if self.now < Instant::ZERO.after(bounds.horizon) && (self.left.delays > 0 || !self.is_busy()) {
-            actions.push(Action::Wait);
-            if self.left.steps > 0 {
-                actions.push(Action::Step);
-            }
-        }
-    }
-
-    fn fault_actions(&self, actions: &mut Vec<Action>) {
-        let Budget { cuts, crashes, resets, .. } = self.left;
-        for index in [A, B] {
-            match self.nodes[index].link {
-                Link::Up => {
-                    if cuts > 0 {
-                        actions.push(Action::Link(index, Link::Down));
-                    }
-                }
-                Link::Down => actions.push(Action::Link(index, Link::Up)),
-            }
-            if crashes[index] > 0 {
-                actions.push(Action::Crash(index));
-            }
-            if resets[index] > 0 {
-                actions.push(Action::Reset(index));
-            }
+    /// The packet that an action is about.
+    pub fn flight(&self, action: Action) -> Option<&Flight> {
+        match action {
+            Action::Deliver(to)
+            | Action::Lose(to)
+            | Action::Flip(to)
+            | Action::Keep(to)
+            | Action::Copy(to) => self.network.first(to),
+            Action::Release(place) => self.network.kept().get(place),
+            _ => None,
         }
     }
 
@@ -303,179 +74,258 @@ impl State {
             Action::Store(_) | Action::Load(_) | Action::Check(_) => next.access(bounds, action),
             Action::Deliver(to) => next.deliver(to),
             Action::Lose(to) => {
-                let is_cut = next.nodes.iter().any(|node| node.link == Link::Down);
-                if !is_cut && next.left.losses != u8::MAX {
-                    next.left.losses -= 1;
+                if !next.is_cut() {
+                    pay(&mut next.left.losses);
                 }
                 next.take(to);
             }
-            Action::Corrupt(to) => {
-                next.left.corruptions -= 1;
+            Action::Flip(to) => {
+                pay(&mut next.left.flips);
                 next.take(to);
                 next.act(to, |node, _| node.receive_corrupt());
             }
             Action::Keep(to) => {
-                next.left.keeps -= 1;
+                pay(&mut next.left.kept);
                 let flight = next.take(to);
                 next.network.keep(flight);
             }
             Action::Copy(to) => {
-                next.left.copies -= 1;
-                let flight = next.network.lines[to][0].clone();
-                next.network.keep(flight);
+                pay(&mut next.left.copies);
+                let copy = next.network.first(to)?.clone();
+                next.network.keep(copy);
             }
             Action::Release(place) => {
-                let flight = next.network.kept.remove(place);
-                next.receive(flight);
+                let flight = next.network.release(place);
+                next.receive(&flight);
             }
-            Action::Execute { all } => {
-                if !next.execute(all, bounds.slow_memory) {
-                    return None;
-                }
+            Action::Execute => next.execute(1, bounds.slow_memory)?,
+            Action::ExecuteAll => next.execute(usize::MAX, false)?,
+            Action::Finish => next.act(Side::B, |node, now| node.finish(now)),
+            Action::Wait => next.wait(Instant::ZERO.after(bounds.horizon))?,
+            Action::Step => next.step()?,
+            Action::Wake(side) => next.wake(side),
+            Action::Cut(side) => {
+                pay(&mut next.left.cuts);
+                next.act(side, |node, now| node.link_down(now));
             }
-            Action::Finish => next.act(B, |node, now| node.finish(now)),
-            Action::Wait => next.wait(bounds)?,
-            Action::Step => {
-                let end = next.now.after(bounds.step);
-                if next.next_moment().is_some_and(|at| at <= end) {
-                    return None;
-                }
-                next.left.steps -= 1;
-                next.pay_delay();
-                next.now = end;
+            Action::Join(side) => next.act(side, |node, now| node.link_up(now)),
+            Action::Crash(side) => {
+                pay(&mut next.left.crashes[side as usize]);
+                next.begin_new_life(side, bounds, |node, now| node.crash(now, bounds.timing));
             }
-            Action::Wake(index) => next.wake(index),
-            Action::Link(index, link) => next.change_link(index, link),
-            Action::Crash(index) => {
-                next.left.crashes[index] -= 1;
-                next.begin_new_life(index, bounds.timing.lease, |node, now| {
-                    node.crash(now, bounds);
-                    node.link_up(now);
-                });
-            }
-            Action::Reset(index) => {
-                next.left.resets[index] -= 1;
-                next.begin_new_life(index, bounds.timing.lease, |node, now| node.reset(now));
+            Action::Reset(side) => {
+                pay(&mut next.left.resets[side as usize]);
+                next.begin_new_life(side, bounds, |node, now| node.reset(now));
             }
         }
         Some(next)
     }
 
+    /// Something happens at a node; then what it has to say is taken out, as far as the network takes it.
+    fn act<R>(&mut self, side: Side, act: impl FnOnce(&mut Node, Instant) -> R) -> R {
+        let now = self.now;
+        let room = self.capacity.saturating_sub(self.network.load(side.other()));
+        let ledger = &mut self.ledger;
+        let (result, outputs) = self.nodes[side as usize].change(|node| {
+            let result = act(node, now);
+            let outputs = node.take_outputs(now, room);
+            if let Some(answer) = &outputs.answer {
+                ledger.answered(answer, || node.errors(now));
+            }
+            (result, outputs)
+        });
+        self.spread(side, outputs);
+        result
+    }
+
+    fn spread(&mut self, side: Side, outputs: Outputs) {
+        for wire in outputs.packets {
+            self.network.send(side.other(), wire);
+        }
+        if outputs.cut {
+            for side in Side::BOTH {
+                self.act(side, |node, now| node.link_down(now));
+            }
+            for side in Side::BOTH {
+                self.act(side, |node, now| node.link_up(now));
+            }
+        }
+    }
+
     fn access(&mut self, bounds: &Bounds, access: Action) {
         let now = self.now;
-        let target_life = self.nodes[B].life;
+        let lives = Side::BOTH.map(|side| self.node(side).life);
         let deadline = bounds.timing.deadline;
         match access {
             Action::Store(block) => {
-                self.left.writes -= 1;
-                let value = self.ledger.store(block, now, target_life);
-                self.act(A, |node, now| node.store(now, block, value));
+                pay(&mut self.left.writes);
+                let value = self.ledger.store(block, now, lives);
+                self.act(Side::A, |node, now| node.store(now, block, value));
             }
             Action::Load(block) => {
-                self.left.reads -= 1;
-                let len = self.ledger.read(block, now, target_life, deadline);
-                self.act(A, |node, now| node.load(now, block, len));
+                pay(&mut self.left.reads);
+                let len = self.ledger.read(block, now, lives, deadline);
+                self.act(Side::A, |node, now| node.load(now, block, len));
             }
             Action::Check(block) => {
-                self.left.checks -= 1;
+                pay(&mut self.left.checks);
                 self.ledger.check(block, now, deadline);
-                self.act(A, |node, now| node.check(now, block));
-                if !self.is_due(A) {
+                self.act(Side::A, |node, now| node.check(now, block));
+                // What is overdue already is answered at once.
+                if !self.is_due(Side::A) {
                     self.ledger.woken(now);
                 }
             }
-            _ => unreachable!("not an access"),
+            other => unreachable!("{other} is not an access"),
         }
     }
 
-    fn execute(&mut self, all: bool, slow: bool) -> bool {
-        let life = self.nodes[B].life;
-        let executions = self.act(B, |node, now| {
-            let mut executions = Vec::new();
-            while let Some(execution) = node.execute(now) {
-                executions.push(execution);
-                if !slow {
+    /// Takes out the next packet to a node; its sender is asked for another.
+    fn take(&mut self, to: Side) -> Flight {
+        let flight = self.network.take_first(to);
+        self.act(to.other(), |_, _| ());
+        flight
+    }
+
+    fn receive(&mut self, flight: &Flight) {
+        self.act(flight.to, |node, now| node.receive(now, &flight.wire));
+    }
+
+    fn deliver(&mut self, to: Side) {
+        let flight = self.take(to);
+        self.receive(&flight);
+    }
+
+    /// Everything under way arrives and is executed.
+    fn deliver_all(&mut self) {
+        self.act(Side::B, |node, now| node.finish(now));
+        while let Some(to) = Side::BOTH.into_iter().find(|&to| self.network.load(to) > 0) {
+            self.deliver(to);
+            self.execute(usize::MAX, false);
+        }
+    }
+
+    /// B executes at most so many requests, and learns of their end at once, unless its memory is slow.
+    fn execute(&mut self, limit: usize, slow_memory: bool) -> Option<()> {
+        let executions: Vec<Execution> = self.act(Side::B, |node, now| {
+            let next = || {
+                let execution = node.execute(now);
+                if !slow_memory {
                     node.finish(now);
                 }
-                if !all {
-                    break;
-                }
-            }
-            executions
+                execution
+            };
+            std::iter::from_fn(next).take(limit).collect()
         });
-        for &execution in &executions {
+        let life = self.node(Side::B).life;
+        for execution in &executions {
             self.ledger.executed(execution, self.now, life);
         }
-        executions.len() > usize::from(all)
+        (!executions.is_empty()).then_some(())
     }
 
-    fn wait(&mut self, bounds: &Bounds) -> Option<()> {
-        let moment = self.next_moment()?;
-        self.pay_delay();
-        self.now = moment.min(Instant::ZERO.after(bounds.horizon));
-        if !bounds.races {
-            for index in [A, B] {
-                if self.is_due(index) {
-                    self.wake(index);
-                }
+    fn is_due(&self, side: Side) -> bool {
+        self.node(side).timeout().is_some_and(|at| at <= self.now)
+    }
+
+    /// Whether a node has to be woken before time can pass.
+    pub fn must_wake(&self, side: Side) -> bool {
+        self.races && self.is_due(side)
+    }
+
+    fn next_moment(&self) -> Option<Instant> {
+        let moments = self.nodes.iter().filter_map(|node| node.timeout());
+        moments.chain(self.ledger.due()).filter(|&at| at > self.now).min()
+    }
+
+    /// Time goes on to the next moment at which something is due, but not beyond the end.
+    fn wait(&mut self, end: Instant) -> Option<()> {
+        let moment = self.next_moment()?.min(end);
+        self.pass(moment);
+        if !self.races {
+            for side in Side::BOTH.into_iter().filter(|&side| self.is_due(side)).collect::<Vec<_>>() {
+                self.wake(side);
             }
         }
-        if !self.is_due(A) {
+        if !self.is_due(Side::A) {
             self.ledger.woken(self.now);
         }
         Some(())
     }
 
-    fn wake(&mut self, index: usize) {
-        self.act(index, |node, now| node.wake(now));
-        assert!(
-            !self.is_due(index) || self.network.lines[1 - index].len() >= self.capacity,
-            "a woken node sleeps again"
-        );
-        if index == A {
+    fn step(&mut self) -> Option<()> {
+        let end = self.now.after(Duration::from_millis(10));
+        if self.next_moment().is_some_and(|at| at <= end) {
+            return None;
+        }
+        pay(&mut self.left.steps);
+        self.pass(end);
+        Some(())
+    }
+
+    fn pass(&mut self, until: Instant) {
+        if self.left.delays != ANY && self.is_busy() {
+            pay(&mut self.left.delays);
+        }
+        self.now = until;
+    }
+
+    fn wake(&mut self, side: Side) {
+        self.act(side, |node, now| node.wake(now));
+        if self.is_due(side) {
+            self.ledger.breaks(Line::NoBusyLoop);
+        }
+        if side == Side::A {
             self.ledger.woken(self.now);
         }
     }
 
-    fn change_link(&mut self, index: usize, link: Link) {
-        match link {
-            Link::Down => {
-                self.left.cuts -= 1;
-                self.act(index, |node, now| node.link_down(now));
+    fn begin_new_life(&mut self, side: Side, bounds: &Bounds, begin: impl FnOnce(&mut Node, Instant)) {
+        if side == Side::A {
+            self.ledger.forget(self.now, bounds.timing.lease);
+        }
+        self.act(side, begin);
+    }
+
+    /// Whether all is well again soon when nothing fails any more: the nodes find each other, and a write is done.
+    pub fn recovers(&self, bounds: &Bounds) -> bool {
+        let left = Budget { delays: ANY, ..Budget::NONE };
+        let mut state = Self { races: false, left, ..self.clone() };
+        for side in Side::BOTH.into_iter().filter(|&side| !self.node(side).is_linked) {
+            state.act(side, |node, now| node.link_up(now));
+        }
+        let end = self.now.after(bounds.timing.deadline * 2 + Duration::from_millis(500));
+        let earlier = self.ledger.transactions().len();
+        while state.now < end && state.ledger.broken().is_none() {
+            state.deliver_all();
+            if state.ledger.due().is_some() {
+                if state.wait(end).is_none() {
+                    return false;
+                }
+                continue;
             }
-            Link::Up => self.act(index, |node, now| node.link_up(now)),
+            let tried = &state.ledger.transactions()[earlier..];
+            if tried.last().is_some_and(|transaction| transaction.is_assured()) {
+                return true;
+            }
+            // The first check may tell of what happened before; then it takes time until the nodes know each other.
+            if tried.len() > 1 {
+                if state.wait(end).is_none() {
+                    return false;
+                }
+                state.deliver_all();
+            }
+            state.left = Budget { writes: 1, checks: 1, ..left };
+            state.access(bounds, Action::Store(0));
+            state.access(bounds, Action::Check(0));
         }
-    }
-
-    fn begin_new_life(&mut self, index: usize, lease: Duration, begin: impl FnOnce(&mut Node, Instant)) {
-        if index == A {
-            // Loads that wait are answered by a reset, but not to be believed.
-            let now = self.now;
-            self.nodes[A].change(|node| begin(node, now));
-            self.ledger.forget(now, lease);
-            self.act(A, |_, _| ());
-        } else {
-            self.act(index, begin);
-        }
-    }
-}
-
-impl State {
-    /// The packet that an action is about.
-    pub fn flight(&self, action: Action) -> Option<&Flight> {
-        match action {
-            Action::Deliver(to)
-            | Action::Lose(to)
-            | Action::Corrupt(to)
-            | Action::Keep(to)
-            | Action::Copy(to) => self.network.lines[to].first(),
-            Action::Release(place) => self.network.kept.get(place),
-            _ => None,
-        }
+        false
     }
 }
 
-/// The moment as it is told in traces.
-pub fn millis(at: Instant) -> String {
-    format!("{} ms", at.since(Instant::ZERO).div_duration_f64(Duration::from_millis(1)))
+/// Takes one from what is left, unless there is any number of it.
+fn pay(left: &mut u8) {
+    if *left != ANY {
+        *left -= 1;
+    }
 }

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::mesh::framing::Framer;
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
@@ -179,6 +180,7 @@ impl Peer {
                 destination: NodeId(1),
                 source_incarnation: Self::SELF,
                 destination_incarnation: self.victim,
+                channel: Channel::Small,
                 body: body.clone(),
             };
             packet.emit(&mut wire);

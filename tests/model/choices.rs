@@ -1,0 +1,179 @@
+//! What may happen in a state.
+
+use std::fmt;
+
+use assured_rdma::adaptor::Instant;
+
+use crate::bounds::{Bounds, Budget};
+use crate::node::{Node, Side};
+use crate::state::State;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The bus of A writes to a block.
+    Store(usize),
+    /// The bus of A reads from a block.
+    Load(usize),
+    /// The bus of A checks a block.
+    Check(usize),
+    /// The next packet to a node arrives.
+    Deliver(Side),
+    /// The next packet to a node is lost.
+    Lose(Side),
+    /// The next packet to a node arrives with a bit flipped.
+    Flip(Side),
+    /// The next packet to a node is kept: those behind it overtake it.
+    Keep(Side),
+    /// A copy of the next packet to a node is kept.
+    Copy(Side),
+    /// The kept packet at this place arrives.
+    Release(usize),
+    /// B executes the next request.
+    Execute,
+    /// B executes all that it may execute, before it sends anything.
+    ExecuteAll,
+    /// B learns that its memory operation is done.
+    Finish,
+    /// Time goes on to the next moment at which something is due.
+    Wait,
+    /// Time goes on a little, without reaching that moment.
+    Step,
+    /// A node that is due is woken.
+    Wake(Side),
+    /// A node's end of the link goes down, or comes back.
+    Cut(Side),
+    Join(Side),
+    /// A node's process is killed, and started again at once.
+    Crash(Side),
+    /// A node's function is reset.
+    Reset(Side),
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store(block) => write!(f, "A writes to block {block}"),
+            Self::Load(block) => write!(f, "A reads block {block}"),
+            Self::Check(block) => write!(f, "A checks block {block}"),
+            Self::Deliver(to) => write!(f, "{to} gets"),
+            Self::Lose(_) => f.write_str("lost is"),
+            Self::Flip(to) => write!(f, "{to} gets corrupted"),
+            Self::Keep(_) => f.write_str("kept is"),
+            Self::Copy(_) => f.write_str("kept is a copy of"),
+            Self::Release(_) => f.write_str("released is"),
+            Self::Execute => f.write_str("B executes a request"),
+            Self::ExecuteAll => f.write_str("B executes all requests"),
+            Self::Finish => f.write_str("B finishes a request"),
+            Self::Wait => f.write_str("time passes"),
+            Self::Step => f.write_str("a little time passes"),
+            Self::Wake(side) => write!(f, "{side} is woken"),
+            Self::Cut(side) => write!(f, "{side} loses the link"),
+            Self::Join(side) => write!(f, "{side} has a link"),
+            Self::Crash(side) => write!(f, "{side} is started again"),
+            Self::Reset(side) => write!(f, "{side} is reset"),
+        }
+    }
+}
+
+impl State {
+    pub fn choices(&self, bounds: &Bounds, actions: &mut Vec<Action>) {
+        if self.ledger.broken().is_some() {
+            return;
+        }
+        self.accesses(bounds, actions);
+        self.deliveries(actions);
+        self.executions(bounds, actions);
+        self.passing_of_time(bounds, actions);
+        self.failures(actions);
+    }
+
+    /// The bus is a FIFO: it does nothing while it waits for a load.
+    fn accesses(&self, bounds: &Bounds, actions: &mut Vec<Action>) {
+        if self.ledger.due().is_some() {
+            return;
+        }
+        // Before the first is used, one block is as good as another.
+        let is_same = self.ledger.transactions().is_empty() && bounds.exported >= bounds.blocks;
+        for block in 0..if is_same { 1 } else { bounds.blocks } {
+            let allowed = [
+                (self.left.writes > 0, Action::Store(block)),
+                (self.left.reads > 0, Action::Load(block)),
+                (self.left.checks > 0 && self.ledger.has_open(block), Action::Check(block)),
+            ];
+            offer(allowed, actions);
+        }
+    }
+
+    fn deliveries(&self, actions: &mut Vec<Action>) {
+        let Budget { losses, kept, copies, flips, .. } = self.left;
+        for to in Side::BOTH.into_iter().filter(|&to| self.network.load(to) > 0) {
+            let arrives = self.node(to).is_linked;
+            let allowed = [
+                (arrives, Action::Deliver(to)),
+                (self.is_cut() || losses > 0, Action::Lose(to)),
+                (arrives && flips > 0, Action::Flip(to)),
+                (kept > 0, Action::Keep(to)),
+                (copies > 0, Action::Copy(to)),
+            ];
+            offer(allowed, actions);
+        }
+        let all = self.network.kept();
+        for (place, flight) in all.iter().enumerate() {
+            let is_same = place.checked_sub(1).and_then(|before| all.get(before)) == Some(flight);
+            if !is_same && self.node(flight.to).is_linked {
+                actions.push(Action::Release(place));
+            }
+        }
+    }
+
+    fn executions(&self, bounds: &Bounds, actions: &mut Vec<Action>) {
+        if self.node(Side::B).is_running() {
+            actions.push(Action::Finish);
+            return;
+        }
+        actions.push(Action::Execute);
+        if self.ledger.transactions().len() > 1 && !bounds.slow_memory {
+            actions.push(Action::ExecuteAll);
+        }
+    }
+
+    fn passing_of_time(&self, bounds: &Bounds, actions: &mut Vec<Action>) {
+        let before = actions.len();
+        actions.extend(Side::BOTH.into_iter().filter(|&side| self.must_wake(side)).map(Action::Wake));
+        // What is to be repaired was broken for no time.
+        let stands_still = actions.len() > before || bounds.repairs && self.is_cut();
+        let is_over = self.now >= Instant::ZERO.after(bounds.horizon);
+        if stands_still || is_over || self.left.delays == 0 && self.is_busy() {
+            return;
+        }
+        actions.push(Action::Wait);
+        if self.left.steps > 0 {
+            actions.push(Action::Step);
+        }
+    }
+
+    /// Whether something could be done now; when time passes, it is late.
+    pub fn is_busy(&self) -> bool {
+        let arrives = |to: Side| self.network.load(to) > 0 && self.node(to).is_linked;
+        let b = self.node(Side::B);
+        Side::BOTH.into_iter().any(arrives) || b.is_running() || Node::clone(b).execute(self.now).is_some()
+    }
+
+    fn failures(&self, actions: &mut Vec<Action>) {
+        let Budget { cuts, crashes, resets, .. } = self.left;
+        for side in Side::BOTH {
+            let is_linked = self.node(side).is_linked;
+            let allowed = [
+                (is_linked && cuts > 0, Action::Cut(side)),
+                (!is_linked, Action::Join(side)),
+                (crashes[side as usize] > 0, Action::Crash(side)),
+                (resets[side as usize] > 0, Action::Reset(side)),
+            ];
+            offer(allowed, actions);
+        }
+    }
+}
+
+fn offer<const N: usize>(allowed: [(bool, Action); N], actions: &mut Vec<Action>) {
+    actions.extend(allowed.into_iter().filter(|(allowed, _)| *allowed).map(|(_, action)| action));
+}

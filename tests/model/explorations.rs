@@ -1,0 +1,172 @@
+//! What is explored. Each exploration is exhaustive within its bounds; together they take about a minute on two cores.
+//!
+//! Every budget is small, because a state more or less of one kind multiplies those of all others; so one kind of failure is
+//! explored in depth at a time, and pairs of them with less of everything.
+
+use std::time::Duration;
+
+use assured_rdma::adaptor::mesh::Timing;
+
+use crate::bounds::{ANY, Bounds, Budget, TIMING};
+use crate::explore;
+
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// The budget, or with `MODEL_LONG` the larger one.
+fn budget(short: Budget, long: Budget) -> Budget {
+    if std::env::var_os("MODEL_LONG").is_some() { long } else { short }
+}
+
+const WRITES: Budget = Budget { writes: 2, checks: 1, ..Budget::NONE };
+const WRITE_AND_READ: Budget = Budget { writes: 1, reads: 1, checks: 1, ..Budget::NONE };
+
+#[test]
+fn any_loss_and_any_delay() {
+    let short = Budget { losses: ANY, delays: ANY, ..WRITES };
+    let budget = budget(short, Budget { checks: 2, ..short });
+    explore("any loss, any delay", Bounds { budget, ..Bounds::USUAL });
+}
+
+#[test]
+fn reads_in_two_blocks() {
+    let short = Budget { writes: 1, reads: 2, checks: 2, losses: 1, delays: 1, ..Budget::NONE };
+    let budget = budget(short, Budget { delays: 2, copies: 1, ..short });
+    explore("reads in two blocks", Bounds { budget, blocks: 2, ..Bounds::USUAL });
+}
+
+#[test]
+fn packets_that_are_overtaken_or_doubled() {
+    let short = Budget { losses: 1, delays: 1, copies: 1, kept: 1, writes: 1, checks: 1, ..Budget::NONE };
+    let budget = budget(short, Budget { writes: 2, ..short });
+    explore("overtaken and doubled packets", Bounds { budget, ..Bounds::USUAL });
+}
+
+#[test]
+fn packets_that_are_doubled() {
+    let short = Budget { losses: 1, delays: 1, copies: 1, ..WRITES };
+    let budget = budget(short, Budget { copies: 2, ..short });
+    explore("doubled packets", Bounds { budget, ..Bounds::USUAL });
+}
+
+#[test]
+fn packets_that_are_corrupted() {
+    let short = Budget { flips: 1, losses: 1, delays: 1, ..WRITES };
+    let budget = budget(short, Budget { flips: 2, delays: 2, ..short });
+    explore("corrupted packets", Bounds { budget, ..Bounds::USUAL });
+}
+
+/// Packets arrive before or after a timer of the same moment, and at moments that no timer names.
+#[test]
+fn races_with_timers() {
+    let short = Budget { losses: 1, delays: 2, steps: 1, ..WRITES };
+    let budget = budget(short, Budget { kept: 1, steps: 0, ..short });
+    explore("races with timers", Bounds { budget, races: true, ..Bounds::USUAL });
+}
+
+/// Some requests are refused, so that answers differ.
+#[test]
+fn refused_requests() {
+    let short = Budget { checks: 2, losses: 1, kept: 1, ..WRITES };
+    let budget = budget(short, Budget { delays: 1, ..short });
+    explore("refused requests", Bounds { budget, blocks: 2, exported: 1, ..Bounds::USUAL });
+}
+
+/// A lease that is longer than the time to try outlives the epoch in which it was given.
+#[test]
+fn a_lease_longer_than_the_time_to_try() {
+    let short = Budget { writes: 2, reads: 1, checks: 1, losses: 2, delays: 2, ..Budget::NONE };
+    let budget = budget(short, Budget { checks: 2, ..short });
+    let timing = Timing { deadline: millis(140), lease: millis(100), ..TIMING };
+    explore("long lease", Bounds { budget, timing, horizon: millis(90), ..Bounds::USUAL });
+}
+
+#[test]
+fn one_failure_is_repaired() {
+    let accesses = Budget { writes: 2, reads: 1, checks: 2, ..Budget::NONE };
+    let usual = Bounds { horizon: millis(200), repairs: true, recovers: true, ..Bounds::USUAL };
+    for budget in [
+        Budget { losses: 1, ..accesses },
+        Budget { copies: 1, ..accesses },
+        Budget { kept: 1, ..accesses },
+        Budget { flips: 1, ..accesses },
+        Budget { cuts: 1, ..accesses },
+    ] {
+        explore("repair", Bounds { budget, ..usual });
+    }
+}
+
+#[test]
+fn a_link_that_is_cut() {
+    let short = Budget { cuts: 1, delays: 1, ..WRITES };
+    let budget = budget(short, Budget { kept: 1, ..short });
+    explore("cut link", Bounds { budget, horizon: millis(120), ..Bounds::USUAL });
+}
+
+#[test]
+fn both_ends_of_a_link_that_is_cut() {
+    let short = Budget { writes: 1, checks: 1, cuts: 2, delays: 1, ..Budget::NONE };
+    let budget = budget(short, Budget { writes: 2, delays: 0, ..short });
+    explore("link cut at both ends", Bounds { budget, horizon: millis(100), ..Bounds::USUAL });
+}
+
+#[test]
+fn a_silent_link_that_keepalive_cuts() {
+    let short = Budget { losses: 2, ..WRITE_AND_READ };
+    let budget = budget(short, Budget { delays: 1, ..short });
+    let timing = Timing { keepalive: millis(80), ..TIMING };
+    explore("keepalive", Bounds { budget, timing, horizon: millis(120), ..Bounds::USUAL });
+}
+
+fn new_life(name: &str, failures: Budget) {
+    let short = Budget { writes: 2, checks: 1, losses: 1, delays: 1, ..failures };
+    let budget = budget(short, Budget { losses: 0, kept: 1, ..short });
+    explore(name, Bounds { budget, horizon: millis(200), recovers: true, ..Bounds::USUAL });
+}
+
+#[test]
+fn an_initiator_that_crashes() {
+    new_life("crash of the initiator", Budget { crashes: [1, 0], ..Budget::NONE });
+}
+
+#[test]
+fn a_target_that_crashes() {
+    new_life("crash of the target", Budget { crashes: [0, 1], ..Budget::NONE });
+}
+
+#[test]
+fn an_initiator_that_is_reset() {
+    new_life("reset of the initiator", Budget { resets: [1, 0], ..Budget::NONE });
+}
+
+#[test]
+fn a_target_that_is_reset() {
+    new_life("reset of the target", Budget { resets: [0, 1], ..Budget::NONE });
+}
+
+/// A router kept packets of an earlier life of the initiator, those of its introduction among them.
+#[test]
+fn packets_of_an_earlier_life() {
+    let usual = Bounds { introduction: true, ..Bounds::USUAL };
+    let crash = Budget { writes: 1, crashes: [1, 0], ..Budget::NONE };
+    let budget = budget(Budget { copies: 2, ..crash }, Budget { copies: 2, losses: 1, ..crash });
+    explore("earlier life", Bounds { budget, horizon: millis(40), ..usual });
+    // Three copies: an introduction, a write, and what gives it a lease, while the lease lasts.
+    explore("earlier life", Bounds { budget: Budget { copies: 3, ..crash }, horizon: millis(10), ..usual });
+    if std::env::var_os("MODEL_LONG").is_some() {
+        // An introduction is doubled, and a write that brings its own lease was not there yet when the next life reads.
+        let budget = Budget { writes: 2, reads: 1, copies: 1, kept: 1, ..crash };
+        explore("earlier life", Bounds { budget, horizon: millis(5), capacity: 1, ..usual });
+    }
+}
+
+/// The target's adaptor learns late that a request was executed.
+#[test]
+fn slow_memory_and_a_reset() {
+    for resets in [[0, 1], [1, 0]] {
+        let short = Budget { delays: 1, resets, ..WRITES };
+        let budget = budget(short, Budget { delays: 2, ..short });
+        explore("slow memory", Bounds { budget, slow_memory: true, ..Bounds::USUAL });
+    }
+}
