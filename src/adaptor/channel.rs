@@ -4,12 +4,12 @@
 //! within a channel only.
 
 use super::address::NodeId;
+use super::mesh::limits::SMALL_RUN;
 
 /// A channel between two nodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Channel {
     /// Loads and stores of the bus.
-    #[default]
     Small,
     /// Transfers that may take long.
     Bulk,
@@ -73,11 +73,33 @@ impl<T> PerChannel<T> {
         }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
         [&self.small, &self.bulk].into_iter()
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Channel, &mut T)> {
-        [(Channel::Small, &mut self.small), (Channel::Bulk, &mut self.bulk)].into_iter()
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        [&mut self.small, &mut self.bulk].into_iter()
+    }
+}
+
+/// Whose turn it is where both channels share a link: accesses go first, but bulk traffic that waits is passed over
+/// [`SMALL_RUN`] times at most.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Turns {
+    passed_over: u32,
+}
+
+impl Turns {
+    /// The channels, the one whose turn it is before the other.
+    pub(crate) const fn order(&self) -> [Channel; 2] {
+        if self.passed_over < SMALL_RUN { Channel::ALL } else { [Channel::Bulk, Channel::Small] }
+    }
+
+    /// A packet of `channel` went, and `bulk_waits` says whether one of the bulk channel still waits.
+    pub(crate) const fn note(&mut self, channel: Channel, bulk_waits: bool) {
+        self.passed_over = match channel {
+            Channel::Small if bulk_waits => self.passed_over.saturating_add(1),
+            Channel::Small | Channel::Bulk => 0,
+        };
     }
 }

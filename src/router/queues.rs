@@ -9,8 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 
 use crate::adaptor::address::NodeId;
-use crate::adaptor::channel::{Channel, Origin, PerChannel};
-use crate::adaptor::mesh::limits::SMALL_RUN;
+use crate::adaptor::channel::{Channel, Origin, PerChannel, Turns};
 use crate::adaptor::mesh::packet::{HEADER_LEN, MAX_PAYLOAD};
 
 /// The most bytes that wait of one flow on one link: two windows, of requests and of answers to the other side's, with headers, and as
@@ -101,8 +100,7 @@ impl Source {
 #[derive(Debug, Default)]
 pub struct Queues {
     channels: PerChannel<Sources>,
-    /// Packets of the small channel since the other had its turn.
-    small_run: u32,
+    turns: Turns,
 }
 
 impl Queues {
@@ -113,20 +111,16 @@ impl Queues {
 
     /// The next packet for the link.
     pub fn pop(&mut self, budget: &mut Budget) -> Option<Bytes> {
-        let bulk_first = self.small_run >= SMALL_RUN;
-        let order = if bulk_first { [Channel::Bulk, Channel::Small] } else { Channel::ALL };
-        let (channel, packet) = order
-            .into_iter()
-            .find_map(|channel| Some((channel, self.channels.get_mut(channel).pop(budget, channel)?)))?;
-        self.small_run =
-            if bulk_first || channel == Channel::Bulk { 0 } else { self.small_run.saturating_add(1) };
+        let next = |channel| Some((channel, self.channels.get_mut(channel).pop(budget, channel)?));
+        let (channel, packet) = self.turns.order().into_iter().find_map(next)?;
+        self.turns.note(channel, !self.channels.get(Channel::Bulk).turn.is_empty());
         Some(packet)
     }
 
     /// Whether nothing waits.
     #[cfg(test)]
     fn is_empty(&self) -> bool {
-        self.channels.iter().all(|sources| sources.turn.is_empty())
+        self.channels.values().all(|sources| sources.turn.is_empty())
     }
 
     /// Drops everything.

@@ -5,8 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use assured_rdma::adaptor::address::Place;
-use assured_rdma::adaptor::address::{Geometry, NodeId, NodeSet};
+use assured_rdma::adaptor::address::{Geometry, NodeId, NodeSet, Place};
 use assured_rdma::adaptor::memory::{MemoryFault, MemoryOperation, Segment};
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::random::Random;

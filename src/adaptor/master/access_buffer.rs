@@ -1,6 +1,6 @@
 //! The master access buffer: requests of other nodes that wait to be executed.
 //!
-//! Invariant: requests of one source leave in the order in which they came, one at a time; no source
+//! Invariant: requests of one origin leave in the order in which they came, one at a time; no origin
 //! holds more than its share of the buffer, and none can keep another from being served.
 
 use crate::adaptor::channel::Origin;
@@ -8,9 +8,9 @@ use crate::adaptor::transaction::RequestKind;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// The most requests of one source that wait at a time.
+/// The most requests of one origin that wait at a time.
 pub const MAX_REQUESTS: usize = 256;
-/// The most bytes to write that wait for one source at a time.
+/// The most bytes to write that wait for one origin at a time.
 pub const MAX_BYTES: usize = 1 << 20;
 
 /// A request of another node.
@@ -26,7 +26,7 @@ pub struct Inbound {
     pub kind: RequestKind,
 }
 
-/// The source's share of the buffer is used up: more than [`MAX_REQUESTS`] or [`MAX_BYTES`].
+/// The origin's share of the buffer is used up: more than [`MAX_REQUESTS`] or [`MAX_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -38,7 +38,7 @@ fn held(kind: &RequestKind) -> usize {
     }
 }
 
-/// The requests of one source.
+/// The requests of one origin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Queue {
     requests: VecDeque<Inbound>,
@@ -50,12 +50,12 @@ struct Queue {
 pub(super) struct AccessBuffer {
     /// Only queues that are not empty.
     queues: BTreeMap<Origin, Queue>,
-    /// The source that was served last.
+    /// The origin that was served last.
     last: Option<Origin>,
 }
 
 impl AccessBuffer {
-    /// Puts a request behind the others of its source.
+    /// Puts a request behind the others of its origin.
     pub(super) fn push(&mut self, request: Inbound) -> Result<(), Full> {
         let origin = request.origin;
         let queue = self.queues.entry(origin).or_default();
@@ -71,7 +71,7 @@ impl AccessBuffer {
         Err(Full)
     }
 
-    /// Takes out the oldest request of the next source, in turn, whose oldest request `may_leave`.
+    /// Takes out the oldest request of the next origin, in turn, whose oldest request `may_leave`.
     pub(super) fn take(&mut self, may_leave: impl Fn(&Inbound) -> bool) -> Option<Inbound> {
         let after = self.last.map_or(Unbounded, Excluded);
         let up_to = self.last.map(|last| self.queues.range(..=last)).into_iter().flatten();
@@ -87,12 +87,12 @@ impl AccessBuffer {
         Some(request)
     }
 
-    /// Drops every request of a source.
+    /// Drops every request of an origin.
     pub(super) fn discard(&mut self, origin: Origin) {
         self.queues.remove(&origin);
     }
 
-    /// Takes out every request, those of one source in their order.
+    /// Takes out every request, those of one origin in their order.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Inbound> + use<> {
         core::mem::take(&mut self.queues).into_values().flat_map(|queue| queue.requests)
     }

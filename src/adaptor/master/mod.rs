@@ -4,7 +4,7 @@
 //! memory operations, which the bus side carries out. The command mailbox, by which the guest
 //! makes and removes windows, needs memory as well and takes its operations from the same names.
 //!
-//! Invariant: of each source at most one request is under way, so that its order holds; and what
+//! Invariant: of each origin at most one request is under way, so that its order holds; and what
 //! was discarded never gets an answer, so that no answer is taken for that of another request.
 
 mod access_buffer;
@@ -104,7 +104,7 @@ impl Master {
     /// Takes in a request of another node.
     ///
     /// # Errors
-    /// Where too much of this source waits already; the request is dropped then.
+    /// Where too much of this origin waits already; the request is dropped then.
     pub fn push(&mut self, request: Inbound) -> Result<(), Full> {
         self.buffer.push(request)
     }
@@ -134,7 +134,7 @@ impl Master {
         self.buffer.drain().map(|request| (request.origin, request.ticket)).collect()
     }
 
-    /// The next memory operation: of the command mailbox and of the sources in turn, of each the
+    /// The next memory operation: of the command mailbox and of the origins in turn, of each the
     /// oldest request if it `may_execute`. Requests that are refused become answers on the way.
     pub fn poll_operation(
         &mut self,
@@ -155,7 +155,7 @@ impl Master {
         if others_first { None } else { self.next_request(&may_execute) }
     }
 
-    /// The operation of the next source in turn.
+    /// The operation of the next origin in turn.
     fn next_request(
         &mut self,
         may_execute: &impl Fn(Origin, &RequestKind) -> bool,

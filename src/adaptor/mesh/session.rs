@@ -13,15 +13,16 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use super::flows::Flows;
 use super::initiator::Initiator;
-use super::limits::{FORMER_LIVES, HELLO_AGAIN, HELLO_GAP, KEEPALIVE_PARTS, SMALL_RUN};
+use super::limits::{FORMER_LIVES, HELLO_AGAIN, HELLO_GAP, KEEPALIVE_PARTS};
 use super::packet::{Body, Incarnation, Packet, Progress};
 use super::responder::{Freshness, Responder, Ticket};
 use super::sequence::Sequence;
 use super::{Timing, Wanted};
 use crate::adaptor::Instant;
 use crate::adaptor::address::NodeId;
-use crate::adaptor::channel::{Channel, Origin, PerChannel};
+use crate::adaptor::channel::{Channel, Origin, PerChannel, Turns};
 use crate::adaptor::event::Event;
 use crate::adaptor::master::Inbound;
 use crate::adaptor::random::Random;
@@ -33,20 +34,6 @@ enum Reach {
     Down,
     Up,
     Interrupted { until: Instant },
-}
-
-/// A channel's two flows.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Flows {
-    initiator: Initiator,
-    responder: Responder,
-}
-
-impl Flows {
-    /// Whether a packet waits for its turn on the link.
-    fn has_next(&self) -> bool {
-        self.initiator.has_next() || self.responder.has_next()
-    }
 }
 
 /// What a session produced for other units.
@@ -83,8 +70,7 @@ pub(super) struct Session {
     /// What was accepted of earlier incarnations of the peer. One of them may come back, where two adaptors have one id
     /// and take turns; what it sent before must not be executed again.
     former: VecDeque<(Incarnation, PerChannel<Responder>)>,
-    /// Packets of the small channel that went before one of the other, which waits.
-    small_run: u32,
+    turns: Turns,
     random: Random,
 }
 
@@ -114,9 +100,9 @@ impl Session {
             hello_waits: false,
             unanswered: 0,
             farewell: VecDeque::new(),
-            flows: fresh_flows(timing, timing.lease),
+            flows: PerChannel::new(|| Flows::new(timing, timing.lease)),
             former: VecDeque::new(),
-            small_run: 0,
+            turns: Turns::default(),
             random,
         }
     }
@@ -155,7 +141,7 @@ impl Session {
             }
         }
         self.incarnation = incarnation;
-        self.flows = fresh_flows(self.timing, self.lease);
+        self.flows = PerChannel::new(|| Flows::new(self.timing, self.lease));
         self.former.clear();
         self.reach = Reach::Down;
         if self.link {
@@ -175,7 +161,7 @@ impl Session {
         self.proven = false;
         self.nonce = None;
         self.farewell.clear();
-        for (_, flows) in self.flows.iter_mut() {
+        for flows in self.flows.values_mut() {
             flows.initiator.pause();
         }
         if self.reach == Reach::Up {
@@ -203,11 +189,12 @@ impl Session {
     }
 
     pub(super) fn poll_finished(&mut self) -> Option<(Channel, Finished)> {
-        self.flows.iter_mut().find_map(|(channel, flows)| Some((channel, flows.initiator.poll_finished()?)))
+        let finished = |channel| Some((channel, self.flows.get_mut(channel).initiator.poll_finished()?));
+        Channel::ALL.into_iter().find_map(finished)
     }
 
     pub(super) fn handle_corrupt(&mut self) {
-        for (_, flows) in self.flows.iter_mut() {
+        for flows in self.flows.values_mut() {
             flows.initiator.handle_corrupt();
         }
     }
@@ -241,13 +228,16 @@ impl Session {
             // The ends of a link keep their own packets to themselves.
             Body::Hello { .. } | Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => {}
             Body::Write { progress, sequence, offset, data } => {
-                // A copy, so that a request that waits does not hold all of what was received with it.
-                let kind = RequestKind::Write(Bytes::copy_from_slice(&data));
-                self.handle_request(now, channel, progress, sequence, offset, kind, out);
+                if self.handle_progress(now, channel, progress, out) {
+                    // A copy, so that a request that waits does not hold all of what was received with it.
+                    let kind = RequestKind::Write(Bytes::copy_from_slice(&data));
+                    self.handle_request(channel, sequence, offset, kind, out);
+                }
             }
             Body::Read { progress, sequence, offset, len } => {
-                let kind = RequestKind::Read { len };
-                self.handle_request(now, channel, progress, sequence, offset, kind, out);
+                if self.handle_progress(now, channel, progress, out) {
+                    self.handle_request(channel, sequence, offset, RequestKind::Read { len }, out);
+                }
             }
             Body::Confirm { progress, sent } => {
                 if self.handle_progress(now, channel, progress, out) {
@@ -293,20 +283,15 @@ impl Session {
         true
     }
 
-    #[allow(clippy::too_many_arguments)] // what a packet says, taken apart
+    /// A request of the current epoch.
     fn handle_request(
         &mut self,
-        now: Instant,
         channel: Channel,
-        progress: Progress,
         sequence: Sequence,
         offset: u64,
         kind: RequestKind,
         out: &mut Outputs,
     ) {
-        if !self.handle_progress(now, channel, progress, out) {
-            return;
-        }
         let origin = self.origin(channel);
         let responder = &mut self.flows.get_mut(channel).responder;
         if let Some(ticket) = responder.handle_request(sequence, kind.direction(), kind.len()) {
@@ -345,13 +330,12 @@ impl Session {
                 let known =
                     known.and_then(|index| self.former.remove(index)).map(|(_, responders)| responders);
                 let mut responders = known.unwrap_or_else(|| PerChannel::new(|| Responder::new(self.lease)));
-                for (channel, responder) in responders.iter_mut() {
-                    core::mem::swap(responder, &mut self.flows.get_mut(channel).responder);
+                for channel in Channel::ALL {
+                    let current = &mut self.flows.get_mut(channel).responder;
+                    core::mem::swap(responders.get_mut(channel), current);
                 }
                 if let Some(earlier) = earlier {
-                    for (_, responder) in responders.iter_mut() {
-                        responder.set_aside();
-                    }
+                    responders.values_mut().for_each(Responder::set_aside);
                     self.former.push_back((earlier, responders));
                     if self.former.len() > FORMER_LIVES {
                         self.former.pop_front();
@@ -371,7 +355,7 @@ impl Session {
     /// Becomes *up* where everything for it is there.
     fn settle(&mut self, now: Instant, out: &mut Outputs) {
         let Some(incarnation) = self.peer_incarnation else { return };
-        let condemned = self.flows.iter().any(|flows| flows.initiator.has_condemned());
+        let condemned = self.flows.values().any(|flows| flows.initiator.has_condemned());
         if !self.link || !self.proven || condemned || self.reach == Reach::Up {
             return;
         }
@@ -380,14 +364,14 @@ impl Session {
             out.events.push_back(Event::LinkUp(self.peer, incarnation));
         }
         self.reach = Reach::Up;
-        for (_, flows) in self.flows.iter_mut() {
+        for flows in self.flows.values_mut() {
             flows.initiator.resume(now);
         }
     }
 
     /// Gives up what is under way; the peer has to prove itself again.
     fn give_up(&mut self, now: Instant, sent: Code, unsent: Code, out: &mut Outputs) {
-        for (_, flows) in self.flows.iter_mut() {
+        for flows in self.flows.values_mut() {
             flows.initiator.abandon(now, sent, unsent);
         }
         if self.reach != Reach::Down {
@@ -441,19 +425,11 @@ impl Session {
         if let Some(body) = self.poll_hello(now) {
             return Some(self.packet(Channel::Small, body));
         }
-        let bulk_first = self.small_run >= SMALL_RUN;
-        let order = if bulk_first { [Channel::Bulk, Channel::Small] } else { Channel::ALL };
-        let (channel, body) =
-            order.into_iter().find_map(|channel| Some((channel, self.poll_flows(now, channel)?)))?;
-        let passed_over = channel == Channel::Small && self.flows.get(Channel::Bulk).has_next();
-        self.small_run = if passed_over { self.small_run.saturating_add(1) } else { 0 };
-        Some(self.packet(channel, body))
-    }
-
-    fn poll_flows(&mut self, now: Instant, channel: Channel) -> Option<Body> {
         let proven = self.proven;
-        let Flows { initiator, responder } = self.flows.get_mut(channel);
-        responder.poll(now).or_else(|| if proven { initiator.poll(now) } else { None })
+        let next = |channel| Some((channel, self.flows.get_mut(channel).poll(now, proven)?));
+        let (channel, body) = self.turns.order().into_iter().find_map(next)?;
+        self.turns.note(channel, self.flows.get(Channel::Bulk).has_next());
+        Some(self.packet(channel, body))
     }
 
     fn poll_hello(&mut self, now: Instant) -> Option<Body> {
@@ -490,7 +466,7 @@ impl Session {
             Reach::Up | Reach::Down => None,
         };
         let linked = self.link.then_some(self.hello_at);
-        let of_flows = self.flows.iter().flat_map(|flows| {
+        let of_flows = self.flows.values().flat_map(|flows| {
             let answering = if self.link { flows.responder.poll_timeout() } else { None };
             [answering, flows.initiator.poll_timeout()]
         });
@@ -498,7 +474,7 @@ impl Session {
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant, out: &mut Outputs) {
-        for (_, flows) in self.flows.iter_mut() {
+        for flows in self.flows.values_mut() {
             flows.initiator.handle_timeout(now);
         }
         if matches!(self.reach, Reach::Interrupted { until } if until <= now) {
@@ -520,7 +496,7 @@ impl Session {
             }
         }
         if self.link {
-            for (_, flows) in self.flows.iter_mut() {
+            for flows in self.flows.values_mut() {
                 flows.responder.handle_timeout(now);
             }
         }
@@ -546,11 +522,4 @@ impl Session {
             bulk.confirm();
         }
     }
-}
-
-fn fresh_flows(timing: Timing, lease: Duration) -> PerChannel<Flows> {
-    PerChannel::new(|| Flows {
-        initiator: Initiator::new(timing.time_to_try(), timing.lease),
-        responder: Responder::new(lease),
-    })
 }
