@@ -26,7 +26,8 @@ use thiserror::Error;
 use time::OffsetDateTime;
 
 use crate::adaptor::address::NodeId;
-use crate::net::{DOMAIN, Identity};
+use crate::adaptor::buses::{MAX_BUS_BITS, Span};
+use crate::net::{DOMAIN, Owner};
 
 /// How long certificates are valid: as long as a lab lasts, since there is no renewal.
 const VALIDITY: time::Duration = time::Duration::days(3650);
@@ -66,9 +67,48 @@ impl FromStr for Nodes {
     }
 }
 
+/// How many buses each of the adaptors has, 1 to 256, and so how many node ids its certificate names: as many, rounded up to a power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BusCount(u16);
+
+impl BusCount {
+    /// The usual number.
+    pub const ONE: Self = Self(1);
+
+    const fn bits(self) -> u32 {
+        self.0.next_power_of_two().trailing_zeros()
+    }
+}
+
+/// What is written is no number of buses.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("'{0}' is not a number of buses from 1 to 256")]
+pub struct BusCountError(String);
+
+impl FromStr for BusCount {
+    type Err = BusCountError;
+
+    fn from_str(text: &str) -> Result<Self, BusCountError> {
+        let count = text.parse().ok().filter(|count| (1..=1 << MAX_BUS_BITS).contains(count));
+        count.map(Self).ok_or_else(|| BusCountError(text.to_owned()))
+    }
+}
+
 /// Why certificates could not be made.
 #[derive(Debug, Error)]
 pub enum CertsError {
+    /// A node can't be the first of so many.
+    #[error(
+        "nodes: {node} can't be the node id of an adaptor with {buses} buses, which is a multiple of {step}"
+    )]
+    NotFirst {
+        /// The node.
+        node: NodeId,
+        /// How many buses each adaptor is to have.
+        buses: u16,
+        /// What the id has to be a multiple of.
+        step: u16,
+    },
     /// A file is there already.
     #[error("{}: is there already; --force makes certificates and keys anew, and leaves the authority as it is", path.display())]
     Exists {
@@ -108,24 +148,28 @@ pub struct Made {
     directory: PathBuf,
     new_authority: bool,
     /// The names of files without their endings, and whose they are.
-    made: Vec<(String, Identity)>,
+    made: Vec<(String, Owner)>,
     until: OffsetDateTime,
 }
 
-/// Makes certificates and keys for `nodes` and for routers in `directory`, of the authority there or a new one. With `force` those
-/// that are there are made anew.
+/// Makes certificates and keys for the adaptors of `nodes`, each with so many buses, and for routers in `directory`, of the authority there or
+/// a new one. With `force` those that are there are made anew.
 ///
 /// # Errors
 /// As [`CertsError`] says. Nothing is written unless everything was made.
-pub fn make(directory: &Path, nodes: &Nodes, force: bool) -> Result<Made, CertsError> {
+pub fn make(directory: &Path, nodes: &Nodes, buses: BusCount, force: bool) -> Result<Made, CertsError> {
     let file = |stem: &str, ending| directory.join(format!("{stem}.{ending}"));
     let now = OffsetDateTime::from(SystemTime::now());
     let times = Times {
         from: now.checked_sub(CLOCK_SKEW).unwrap_or(now),
         until: now.checked_add(VALIDITY).unwrap_or(now),
     };
-    let mut wanted: Vec<_> =
-        nodes.0.iter().map(|&node| (format!("node-{node}"), Identity::Node(node))).collect();
+    let owner = |&node: &NodeId| {
+        let span = Span::new(node, buses.bits());
+        let wrong = CertsError::NotFirst { node, buses: buses.0, step: buses.0.next_power_of_two() };
+        Ok((format!("node-{node}"), Owner::Nodes(span.ok_or(wrong)?)))
+    };
+    let mut wanted = nodes.0.iter().map(owner).collect::<Result<Vec<_>, CertsError>>()?;
     if !force {
         let taken = wanted.iter().flat_map(|(stem, _)| [file(stem, "pem"), file(stem, "key")]);
         if let Some(taken) = taken.into_iter().find(|path| path.exists()) {
@@ -133,7 +177,7 @@ pub fn make(directory: &Path, nodes: &Nodes, force: bool) -> Result<Made, CertsE
         }
     }
     if force || !file(ROUTER, "pem").exists() {
-        wanted.push((ROUTER.to_owned(), Identity::Router));
+        wanted.push((ROUTER.to_owned(), Owner::Router));
     }
 
     let (cert_path, key_path) = (file(AUTHORITY, "pem"), file(AUTHORITY, "key"));
@@ -145,12 +189,11 @@ pub fn make(directory: &Path, nodes: &Nodes, force: bool) -> Result<Made, CertsE
     };
     let authority =
         if new_authority { Authority::new(&times)? } else { Authority::read(&cert_path, &key_path)? };
-    let issued: Result<Vec<_>, _> =
-        wanted.iter().map(|(_, identity)| authority.issue(*identity, &times)).collect();
+    let issued: Result<Vec<_>, _> = wanted.iter().map(|(_, owner)| authority.issue(*owner, &times)).collect();
     let issued = issued?;
-    for ((_, identity), (certificate, _)) in wanted.iter().zip(&issued) {
+    for ((_, owner), (certificate, _)) in wanted.iter().zip(&issued) {
         authority
-            .check(*identity, certificate)
+            .check(*owner, certificate)
             .map_err(|problem| CertsError::StrangeAuthority { path: cert_path.clone(), problem })?;
     }
 
@@ -215,10 +258,10 @@ impl Authority {
         Ok(Self { issuer: Issuer::new(Self::params(&key), key), pem })
     }
 
-    fn issue(&self, identity: Identity, times: &Times) -> Result<(Certificate, KeyPair), CertsError> {
+    fn issue(&self, owner: Owner, times: &Times) -> Result<(Certificate, KeyPair), CertsError> {
         let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new([identity.name()])?;
-        params.distinguished_name = name(&identity.name());
+        let mut params = CertificateParams::new(owner.names())?;
+        params.distinguished_name = name(&owner.identity().name());
         (params.not_before, params.not_after) = (times.from, times.until);
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -230,13 +273,13 @@ impl Authority {
     }
 
     /// Whether a peer that trusts this authority will accept the certificate.
-    fn check(&self, identity: Identity, certificate: &Certificate) -> Result<(), String> {
+    fn check(&self, owner: Owner, certificate: &Certificate) -> Result<(), String> {
         let root = CertificateDer::from_pem_slice(self.pem.as_bytes()).map_err(|error| error.to_string())?;
         let mut roots = RootCertStore::empty();
         roots.add(root).map_err(|error| error.to_string())?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
-        let name = identity.server_name().map_err(|error| error.to_string())?;
+        let name = owner.identity().server_name().map_err(|error| error.to_string())?;
         verifier
             .map_err(|error| error.to_string())?
             .verify_server_cert(certificate.der(), &[], &name, &[], UnixTime::now())
@@ -277,8 +320,8 @@ impl fmt::Display for Made {
             "was there, and is used"
         };
         writeln!(f, "{directory}/ca.pem, ca.key: the authority, {authority}")?;
-        for (stem, identity) in &self.made {
-            writeln!(f, "{directory}/{stem}.pem, {stem}.key: {identity}, valid until {}", self.until.date())?;
+        for (stem, owner) in &self.made {
+            writeln!(f, "{directory}/{stem}.pem, {stem}.key: {owner}, valid until {}", self.until.date())?;
         }
         let Some((stem, _)) = self.made.first() else { return Ok(()) };
         writeln!(

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 use assured_rdma::certs;
 use assured_rdma::config::{Config, RawConfig, RawRouterConfig, RouterConfig, read_file};
-use assured_rdma::net::{Credentials, Identity, TlsFiles};
+use assured_rdma::net::{Credentials, Owner, TlsFiles};
 use assured_rdma::{node, router_process};
 
 /// Exit status where what the user asked for makes no sense; 1 is for what went wrong in doing it.
@@ -25,7 +25,7 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a node's adaptor: a PCI device for one guest, joined with those of other nodes
+    /// Run an adaptor: a PCI device for each of one or more guests, joined with those of other nodes
     Adaptor(Box<AdaptorArgs>),
     /// Run a router: joins adaptors and other routers, which then need no list of each other
     Router(Box<RouterArgs>),
@@ -42,6 +42,10 @@ struct CertsArgs {
     /// The nodes, such as 1-8 or 1,3,5-7
     #[arg(long, value_name = "IDS")]
     nodes: certs::Nodes,
+
+    /// How many buses each of these adaptors has; its certificate is for as many node ids, from its own on
+    #[arg(long, value_name = "N", default_value = "1")]
+    buses: certs::BusCount,
 
     /// Make certificates anew that are there already; the authority stays
     #[arg(long)]
@@ -119,7 +123,7 @@ fn adaptor(args: AdaptorArgs) -> Result<(), Failure> {
         raw = raw.or(read_file(&path).map_err(|error| Failure::usage(&error))?);
     }
     let config = Config::new(&raw).map_err(|error| Failure::usage(&error))?;
-    let credentials = load_credentials(config.tls.as_ref(), Identity::Node(config.node))?;
+    let credentials = load_credentials(config.tls.as_ref(), Owner::Nodes(config.buses.span()))?;
     if args.source.print_config {
         print!("{}", config.to_toml());
         return Ok(());
@@ -134,7 +138,7 @@ fn router(args: RouterArgs) -> Result<(), Failure> {
         raw = raw.or(read_file(&path).map_err(|error| Failure::usage(&error))?);
     }
     let config = RouterConfig::new(&raw).map_err(|error| Failure::usage(&error))?;
-    let credentials = load_credentials(config.tls.as_ref(), Identity::Router)?;
+    let credentials = load_credentials(config.tls.as_ref(), Owner::Router)?;
     if args.source.print_config {
         print!("{}", config.to_toml());
         return Ok(());
@@ -143,7 +147,7 @@ fn router(args: RouterArgs) -> Result<(), Failure> {
     router_process::run(&config, credentials).map_err(|error| Failure::running(&error))
 }
 
-fn load_credentials(files: Option<&TlsFiles>, own: Identity) -> Result<Option<Credentials>, Failure> {
+fn load_credentials(files: Option<&TlsFiles>, own: Owner) -> Result<Option<Credentials>, Failure> {
     let credentials = files.map(|files| Credentials::load(files, own)).transpose();
     credentials.map_err(|error| Failure::usage(&error))
 }
@@ -154,9 +158,9 @@ fn begin_to_log() {
 }
 
 fn make_certs(args: &CertsArgs) -> Result<(), Failure> {
-    let made = certs::make(&args.directory, &args.nodes, args.force);
+    let made = certs::make(&args.directory, &args.nodes, args.buses, args.force);
     let made = made.map_err(|error| match error {
-        certs::CertsError::Exists { .. } => Failure::usage(&error),
+        certs::CertsError::Exists { .. } | certs::CertsError::NotFirst { .. } => Failure::usage(&error),
         _ => Failure::running(&error),
     })?;
     print!("{made}");

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::adaptor::Instant;
 use crate::adaptor::mesh::limits::KEEPALIVE_PARTS;
-use crate::adaptor::mesh::neighbour::{Identity, Neighbour};
+use crate::adaptor::mesh::neighbour::{End, Neighbour};
 use crate::adaptor::mesh::packet::Incarnation;
 use crate::adaptor::random::Random;
 use crate::config::RouterConfig;
@@ -64,7 +64,7 @@ impl RouterProcess {
             log::warn!("{warning}");
         }
         let settings = net::Settings {
-            own: Neighbour { identity: Identity::Router, incarnation },
+            own: Neighbour { end: End::Router, incarnation },
             listen: Some(config.listen),
             company: Company::Everyone,
             routers: config.routers.clone(),
@@ -90,7 +90,6 @@ impl RouterProcess {
             progress = true;
             match event {
                 LinkEvent::Up(link, neighbour) => self.router.handle_link_up(now, link, neighbour),
-                LinkEvent::Reborn(link, neighbour) => self.router.handle_reborn(now, link, neighbour),
                 LinkEvent::Down(link) => self.router.handle_link_down(now, link),
                 LinkEvent::Packet(link, frame) => self.router.handle_packet(now, link, &frame),
                 // The flows send it again. And a router has no node id.

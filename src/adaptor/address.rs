@@ -97,11 +97,13 @@ impl Place {
     }
 }
 
-/// How the access space is cut: a window of equal size for each node, node 0 first.
+/// How the access space is cut: a window of equal size for each node, node 0 first; and how many low bits of this adaptor's node ids are
+/// a bus number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
     nodes: u16,
     window_bits: u32,
+    bus_bits: u32,
 }
 
 /// Why a geometry was refused.
@@ -136,7 +138,18 @@ impl Geometry {
         if !window_size.is_power_of_two() || !(BLOCK_SIZE..=1 << OFFSET_BITS).contains(&window_size) {
             return Err(GeometryError::Window);
         }
-        Ok(Self { nodes, window_bits: window_size.trailing_zeros() })
+        Ok(Self { nodes, window_bits: window_size.trailing_zeros(), bus_bits: 0 })
+    }
+
+    /// The same, with this many bits of bus number.
+    #[must_use]
+    pub const fn with_bus_bits(self, bus_bits: u32) -> Self {
+        Self { bus_bits, ..self }
+    }
+
+    /// Low bits of this adaptor's node ids that are a bus number.
+    pub const fn bus_bits(self) -> u32 {
+        self.bus_bits
     }
 
     /// The number of windows.

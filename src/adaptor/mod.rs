@@ -9,7 +9,9 @@
 //! transactions, the [`master`] unit executes those of other nodes, and [`pci`] is what the guest's software sees of it all.
 
 pub mod address;
+pub mod backplane;
 pub mod bus;
+pub mod buses;
 pub mod channel;
 pub mod event;
 mod function;
@@ -123,6 +125,11 @@ impl Adaptor {
             events: VecDeque::new(),
             random,
         }
+    }
+
+    /// This node.
+    pub const fn node(&self) -> NodeId {
+        self.settings.node
     }
 
     /// This life of the node.
@@ -283,7 +290,8 @@ impl Adaptor {
         }
     }
 
-    /// A packet came over the link to `from`.
+    /// A packet came over the link to `from`. Its payload is kept as it is until it was executed: where it is a part of something larger,
+    /// see [`Packet::detach`].
     pub fn handle_packet(&mut self, now: Instant, from: NodeId, packet: Packet) {
         self.mesh.handle_packet(now, from, packet);
         self.run(now);
@@ -424,7 +432,9 @@ impl Adaptor {
             }
             Register::NodeId => node.0.into(),
             Register::NodeCount => geometry.nodes().into(),
-            Register::AddressSplit => u64::from(geometry.window_bits() | BLOCK_SIZE.trailing_zeros() << 16),
+            Register::AddressSplit => u64::from(
+                geometry.window_bits() | geometry.bus_bits() << 8 | BLOCK_SIZE.trailing_zeros() << 16,
+            ),
             Register::Incarnation => self.incarnation.0,
             Register::WindowSize => geometry.window_size(),
             Register::Deadline => micros(timing.deadline),

@@ -9,6 +9,10 @@ fn nodes(text: &str) -> Nodes {
     text.parse().unwrap()
 }
 
+fn node(id: u8) -> Owner {
+    Owner::Nodes(Span::single(NodeId(id)))
+}
+
 fn files(directory: &Path, stem: &str) -> TlsFiles {
     TlsFiles {
         cert: directory.join(format!("{stem}.pem")),
@@ -44,16 +48,12 @@ fn lists_of_nodes() {
 fn what_is_made_can_be_used_and_keys_are_private() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path().join("new/certs");
-    let made = make(&directory, &nodes("0,3"), false).unwrap();
-    for (stem, identity) in [
-        ("node-0", Identity::Node(NodeId(0))),
-        ("node-3", Identity::Node(NodeId(3))),
-        ("router", Identity::Router),
-    ] {
-        let credentials = Credentials::load(&files(&directory, stem), identity).unwrap();
+    let made = make(&directory, &nodes("0,3"), BusCount::ONE, false).unwrap();
+    for (stem, owner) in [("node-0", node(0)), ("node-3", node(3)), ("router", Owner::Router)] {
+        let credentials = Credentials::load(&files(&directory, stem), owner).unwrap();
         assert!(credentials.warnings().is_empty(), "{credentials:?}");
     }
-    assert!(Credentials::load(&files(&directory, "node-0"), Identity::Router).is_err());
+    assert!(Credentials::load(&files(&directory, "node-0"), Owner::Router).is_err());
     assert_eq!(contents(&directory).len(), 8);
     for (path, _) in contents(&directory) {
         let private = path.extension().unwrap() == "key";
@@ -68,21 +68,49 @@ fn what_is_made_can_be_used_and_keys_are_private() {
 }
 
 #[test]
+fn an_adaptor_with_several_buses_has_a_certificate_for_all_its_ids() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path();
+    let span = |first, bits| Owner::Nodes(Span::new(NodeId(first), bits).unwrap());
+    let made = make(directory, &nodes("4,8"), "3".parse().unwrap(), false).unwrap().to_string();
+    assert!(made.contains("node-8.pem, node-8.key: nodes 8 to 11, valid"), "{made}");
+    for (own, good) in [(span(8, 2), true), (span(8, 1), true), (span(4, 2), false), (span(8, 3), false)] {
+        assert_eq!(Credentials::load(&files(directory, "node-8"), own).is_ok(), good, "{own}");
+    }
+    drop(make(directory, &nodes("12"), BusCount::ONE, false).unwrap());
+    let line = Credentials::load(&files(directory, "node-12"), span(12, 1)).unwrap_err().to_string();
+    assert!(
+        line.ends_with("is that of node 12, and this is nodes 12 to 13, so that it has to name all of these"),
+        "{line}"
+    );
+    // Nothing is made where one of them can't be.
+    let before = contents(directory);
+    let line = make(directory, &nodes("16,18"), "4".parse().unwrap(), false).unwrap_err().to_string();
+    assert_eq!(line, "nodes: 18 can't be the node id of an adaptor with 4 buses, which is a multiple of 4");
+    assert_eq!(contents(directory), before);
+    drop(make(&directory.join("all"), &nodes("0"), "256".parse().unwrap(), false).unwrap());
+    assert!(Credentials::load(&files(&directory.join("all"), "node-0"), span(0, 8)).is_ok());
+    for text in ["0", "257", "two", "-1", ""] {
+        assert_eq!(text.parse::<BusCount>(), Err(BusCountError(text.to_owned())));
+    }
+}
+
+#[test]
 fn nothing_is_written_over_and_the_authority_never() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path();
-    drop(make(directory, &nodes("1-2"), false).unwrap());
+    drop(make(directory, &nodes("1-2"), BusCount::ONE, false).unwrap());
     let before = contents(directory);
-    let error = make(directory, &nodes("2-3"), false).unwrap_err().to_string();
+    let error = make(directory, &nodes("2-3"), BusCount::ONE, false).unwrap_err().to_string();
     assert!(error.starts_with(&format!("{}/node-2.pem: is there already; ", directory.display())), "{error}");
     assert_eq!(contents(directory), before);
     // More nodes of the same authority.
-    drop(make(directory, &nodes("3"), false).unwrap());
-    drop(Credentials::load(&files(directory, "node-3"), Identity::Node(NodeId(3))).unwrap());
+    drop(make(directory, &nodes("3"), BusCount::ONE, false).unwrap());
+    drop(Credentials::load(&files(directory, "node-3"), node(3)).unwrap());
     assert_eq!(contents(directory).iter().filter(|file| before.contains(file)).count(), before.len());
     // Anew, and still of that authority.
-    drop(make(directory, &nodes("1"), true).unwrap());
-    drop(Credentials::load(&files(directory, "node-1"), Identity::Node(NodeId(1))).unwrap());
+    drop(make(directory, &nodes("1"), BusCount::ONE, true).unwrap());
+    drop(Credentials::load(&files(directory, "node-1"), node(1)).unwrap());
     let changed: Vec<_> = before.iter().filter(|file| !contents(directory).contains(file)).collect();
     let names: Vec<_> = changed.iter().map(|(path, _)| path.file_name().unwrap().to_str().unwrap()).collect();
     assert_eq!(names, ["node-1.key", "node-1.pem", "router.key", "router.pem"]);
@@ -92,11 +120,11 @@ fn nothing_is_written_over_and_the_authority_never() {
 fn an_authority_that_does_not_fit_is_not_used() {
     let (place, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let directory = place.path();
-    drop(make(directory, &nodes("1"), false).unwrap());
-    drop(make(other.path(), &nodes("1"), false).unwrap());
+    drop(make(directory, &nodes("1"), BusCount::ONE, false).unwrap());
+    drop(make(other.path(), &nodes("1"), BusCount::ONE, false).unwrap());
     let fails = |part: &str| {
         let before = contents(directory);
-        let error = make(directory, &nodes("2"), false).unwrap_err().to_string();
+        let error = make(directory, &nodes("2"), BusCount::ONE, false).unwrap_err().to_string();
         assert!(error.contains(part) && error.lines().count() == 1, "{error}");
         assert_eq!(contents(directory), before);
     };

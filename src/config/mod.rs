@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::adaptor::address::{Geometry, GeometryError, NodeId};
+use crate::adaptor::buses::{Buses, MAX_BUS_BITS, Span};
 
 use crate::net::TlsFiles;
 pub use raw::{RawConfig, RawTls, Text, read_file};
@@ -34,13 +35,13 @@ const MAX_CONGESTION_NAME: usize = 15;
 /// A checked configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// This node.
-    pub node: NodeId,
-    /// Where QEMU attaches.
-    pub socket_path: PathBuf,
+    /// The nodes of this adaptor: one for each bus.
+    pub buses: Buses,
+    /// Where the QEMU of each bus attaches, in the order of bus numbers.
+    pub socket_paths: Vec<PathBuf>,
     /// Where peers may connect to us, if they may.
     pub listen: Option<SocketAddr>,
-    /// The other nodes, and where to connect to them (`None`: they connect to us). This node is not among them.
+    /// The other nodes, and where to connect to them (`None`: they connect to us). No node of this adaptor is among them.
     pub peers: BTreeMap<NodeId, Option<SocketAddr>>,
     /// Where routers listen that this node connects to.
     pub routers: Vec<SocketAddr>,
@@ -130,9 +131,48 @@ pub enum ConfigError {
         /// The number of windows.
         nodes: u16,
     },
+    /// There are not enough ids for all buses.
+    #[error("socket-path: {count} buses need {needed} bits of bus number or more, and bus-bits is {bits}")]
+    TooManyBuses {
+        /// How many buses.
+        count: usize,
+        /// The bits that they need.
+        needed: u32,
+        /// The bits that were asked for.
+        bits: u32,
+    },
+    /// The node id has a bus number in it.
+    #[error("node-id: {node} is not a multiple of {}; with {count} socket-paths and {bits} bits of bus number it is the id of bus 0, and that has to be one", 1u32 << bits)]
+    NodeNotAligned {
+        /// The id.
+        node: NodeId,
+        /// How many buses there are.
+        count: usize,
+        /// Bits of the bus number.
+        bits: u32,
+    },
+    /// Not all node ids of the adaptor have a window.
+    #[error("node-id: this adaptor has the ids of {span}, and not all of these are below nodes ({nodes})")]
+    SpanBeyondSpace {
+        /// The ids.
+        span: Span,
+        /// The number of windows.
+        nodes: u16,
+    },
+    /// Two buses have one socket.
+    #[error("socket-path: {} is given twice, and each bus needs one of its own", .0.display())]
+    SocketPathTwice(PathBuf),
     /// A peer has this node's own id.
     #[error("peer: node id {0} is this node itself")]
     PeerIsSelf(NodeId),
+    /// A peer has the id of one of this adaptor's buses.
+    #[error("peer: node id {node} is one of this adaptor's own ({own}), whose buses need no link")]
+    PeerIsOwnBus {
+        /// The id.
+        node: NodeId,
+        /// All ids of this adaptor.
+        own: Span,
+    },
     /// A peer is named twice.
     #[error("peer: node id {0} is given twice")]
     PeerTwice(NodeId),
@@ -203,11 +243,13 @@ impl Config {
     pub fn new(raw: &RawConfig) -> Result<Self, ConfigError> {
         let node = raw.node_id.as_ref().ok_or(ConfigError::Missing("node-id"))?;
         let node = parse_node("node-id", &node.0)?;
-        let socket_path = socket_path(raw)?;
+        let socket_paths = socket_paths(&raw.socket_path)?;
         let geometry = geometry(raw)?;
         if u16::from(node.0) >= geometry.nodes() {
             return Err(ConfigError::NodeBeyondSpace { key: "node-id", node, nodes: geometry.nodes() });
         }
+        let buses = buses(node, socket_paths.len(), raw.bus_bits.as_ref(), geometry.nodes())?;
+        let geometry = geometry.with_bus_bits(buses.span().bits());
         let allow_plaintext = raw.allow_plaintext.unwrap_or(false);
         let tls = raw.tls.files()?;
         let any_address = any_address(allow_plaintext, tls.as_ref())?;
@@ -215,7 +257,7 @@ impl Config {
         if let Some(address) = listen {
             check_plaintext("listen", address, any_address)?;
         }
-        let peers = peers(raw, node, geometry, listen.is_some(), any_address)?;
+        let peers = peers(raw, buses.span(), geometry, listen.is_some(), any_address)?;
         let routers = routers(&raw.router, any_address)?;
 
         let millis = Duration::from_millis;
@@ -230,8 +272,8 @@ impl Config {
         let poll = poll(raw.poll.as_ref())?;
         let congestion = raw.congestion.as_ref().map(parse_congestion).transpose()?;
         Ok(Self {
-            node,
-            socket_path,
+            buses,
+            socket_paths,
             listen,
             peers,
             routers,
@@ -258,8 +300,9 @@ impl Config {
         let text = |value: &dyn ToString| Some(Text(value.to_string()));
         let time = |duration| Some(Text(units::format_duration(duration)));
         let raw = RawConfig {
-            node_id: text(&self.node),
-            socket_path: text(&self.socket_path.display()),
+            node_id: text(&self.buses.span().first()),
+            socket_path: self.socket_paths.iter().map(|path| Text(path.display().to_string())).collect(),
+            bus_bits: text(&self.buses.span().bits()),
             listen: self.listen.map(|address| Text(address.to_string())),
             peer: self
                 .peers
@@ -320,10 +363,40 @@ fn check_plaintext(key: &'static str, address: SocketAddr, allowed: bool) -> Res
     Err(ConfigError::Plaintext { key, address })
 }
 
-fn socket_path(raw: &RawConfig) -> Result<PathBuf, ConfigError> {
-    let Some(Text(text)) = &raw.socket_path else {
-        return Err(ConfigError::Missing("socket-path"));
+fn socket_paths(texts: &[Text]) -> Result<Vec<PathBuf>, ConfigError> {
+    let mut paths = Vec::new();
+    for text in texts {
+        let path = socket_path(text)?;
+        if paths.contains(&path) {
+            return Err(ConfigError::SocketPathTwice(path));
+        }
+        paths.push(path);
+    }
+    if paths.is_empty() { Err(ConfigError::Missing("socket-path")) } else { Ok(paths) }
+}
+
+/// The nodes of an adaptor with `count` buses, of which `node` is the first.
+fn buses(node: NodeId, count: usize, bits: Option<&Text>, nodes: u16) -> Result<Buses, ConfigError> {
+    let needed = count.checked_next_power_of_two().map_or(usize::BITS, usize::trailing_zeros);
+    let bits = match bits {
+        None => needed,
+        Some(Text(text)) => text.parse().ok().filter(|&bits| bits <= MAX_BUS_BITS).ok_or_else(|| {
+            let expected = "a number of bits from 0 to 8";
+            ConfigError::Malformed { key: "bus-bits", text: text.clone(), expected }
+        })?,
     };
+    if needed > bits || bits > MAX_BUS_BITS {
+        return Err(ConfigError::TooManyBuses { count, needed, bits: bits.min(MAX_BUS_BITS) });
+    }
+    let span = Span::new(node, bits).ok_or(ConfigError::NodeNotAligned { node, count, bits })?;
+    if u16::from(span.last().0) >= nodes {
+        return Err(ConfigError::SpanBeyondSpace { span, nodes });
+    }
+    let buses = u16::try_from(count).ok().and_then(|count| Buses::new(span, count));
+    buses.ok_or(ConfigError::TooManyBuses { count, needed, bits })
+}
+
+fn socket_path(Text(text): &Text) -> Result<PathBuf, ConfigError> {
     if text.is_empty() || text.contains('\0') {
         let expected = "a path for a socket";
         return Err(ConfigError::Malformed { key: "socket-path", text: text.replace('\0', "\\0"), expected });
@@ -366,7 +439,7 @@ fn geometry(raw: &RawConfig) -> Result<Geometry, ConfigError> {
 
 fn peers(
     raw: &RawConfig,
-    own: NodeId,
+    own: Span,
     geometry: Geometry,
     listening: bool,
     any_address: bool,
@@ -381,8 +454,11 @@ fn peers(
         if u16::from(node.0) >= geometry.nodes() {
             return Err(ConfigError::NodeBeyondSpace { key: "peer", node, nodes: geometry.nodes() });
         }
-        if node == own {
+        if own == Span::single(node) {
             return Err(ConfigError::PeerIsSelf(node));
+        }
+        if own.contains(node) {
+            return Err(ConfigError::PeerIsOwnBus { node, own });
         }
         match address {
             Some(address) => check_dialable("peer", address, any_address)?,

@@ -50,17 +50,58 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
+/// A list that may be written as its only element.
+mod one_or_many {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+    use super::Text;
+
+    struct Visitor;
+
+    impl<'de> de::Visitor<'de> for Visitor {
+        type Value = Vec<Text>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a string, or a list of strings")
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<Text>, E> {
+            Ok(vec![Text(text.to_owned())])
+        }
+
+        fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<Vec<Text>, A::Error> {
+            Vec::deserialize(de::value::SeqAccessDeserializer::new(list))
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Text>, D::Error> {
+        deserializer.deserialize_any(Visitor)
+    }
+
+    pub fn serialize<S: Serializer>(list: &[Text], serializer: S) -> Result<S::Ok, S::Error> {
+        match list {
+            [only] => only.serialize(serializer),
+            list => list.serialize(serializer),
+        }
+    }
+}
+
 /// What a user can set, as written; what is absent has its default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct RawConfig {
-    /// This node's id, 0 to 255 and below --nodes
+    /// This node's id, 0 to 255 and below --nodes; with several buses that of bus 0
     #[arg(long, value_name = "ID")]
     pub node_id: Option<Text>,
 
-    /// The vfio-user socket to which QEMU attaches the guest
+    /// The vfio-user socket to which QEMU attaches the guest; given several times, there are as many buses for as many guests
     #[arg(long, value_name = "PATH")]
-    pub socket_path: Option<Text>,
+    #[serde(with = "one_or_many", skip_serializing_if = "Vec::is_empty")]
+    pub socket_path: Vec<Text>,
+
+    /// Low bits of node ids that are a bus number [default: as many as the buses need]
+    #[arg(long, value_name = "N")]
+    pub bus_bits: Option<Text>,
 
     /// Address on which other nodes may connect to this one [default: none]
     #[arg(long, value_name = "IP:PORT")]
@@ -180,7 +221,8 @@ impl RawConfig {
     pub fn or(self, file: Self) -> Self {
         Self {
             node_id: self.node_id.or(file.node_id),
-            socket_path: self.socket_path.or(file.socket_path),
+            socket_path: if self.socket_path.is_empty() { file.socket_path } else { self.socket_path },
+            bus_bits: self.bus_bits.or(file.bus_bits),
             listen: self.listen.or(file.listen),
             peer: if self.peer.is_empty() { file.peer } else { self.peer },
             router: if self.router.is_empty() { file.router } else { self.router },

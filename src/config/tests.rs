@@ -1,6 +1,7 @@
 //! Every bad input and the line that it gives.
 
 use super::*;
+use crate::adaptor::buses::{Buses, Span};
 
 /// The settings that the table's rows add to or change, written as a TOML file.
 const GOOD: &str =
@@ -18,7 +19,8 @@ fn changed(change: &str) -> Result<Config, ConfigError> {
 #[test]
 fn defaults_are_as_documented() {
     let config = changed("").unwrap();
-    assert_eq!(config.node, NodeId(1));
+    assert_eq!((config.buses, config.geometry.bus_bits()), (Buses::single(NodeId(1)), 0));
+    assert_eq!(config.socket_paths, [PathBuf::from("a.sock")]);
     assert_eq!(config.geometry, Geometry::new(16, 256 << 20).unwrap());
     assert_eq!(config.deadline, Duration::from_millis(500));
     assert_eq!(config.lease, Duration::from_millis(150));
@@ -137,6 +139,69 @@ fn each_bad_value_gives_its_line() {
 }
 
 #[test]
+fn each_socket_path_is_a_bus_with_a_node_id_of_its_own() {
+    let buses = |first, bits, count| Buses::new(Span::new(NodeId(first), bits).unwrap(), count).unwrap();
+    for (change, expected) in [
+        ("node-id = 4\nsocket-path = ['a', 'b']", buses(4, 1, 2)),
+        ("node-id = 4\nsocket-path = ['a', 'b', 'c']", buses(4, 2, 3)),
+        ("node-id = 8\nsocket-path = 'a'\nbus-bits = 3", buses(8, 3, 1)),
+        ("node-id = 0\nsocket-path = ['a', 'b']\nnodes = 2\npeer = []", buses(0, 1, 2)),
+        ("node-id = 5\nsocket-path = ['a']\nbus-bits = '0'", buses(5, 0, 1)),
+    ] {
+        let change = if change.contains("peer") { raw(change) } else { raw(change).or(raw(GOOD)) };
+        let config = Config::new(&change).unwrap();
+        assert_eq!(
+            (config.buses, config.geometry.bus_bits()),
+            (expected, expected.span().bits()),
+            "{change:?}"
+        );
+        assert_eq!(Config::new(&raw(&config.to_toml())).unwrap(), config);
+    }
+    let many: Vec<_> = (0..257).map(|n| format!("'{n}'")).collect();
+    for (change, line) in [
+        ("socket-path = []", None),
+        (
+            "node-id = 5\nsocket-path = ['a', 'b']",
+            Some(
+                "node-id: 5 is not a multiple of 2; with 2 socket-paths and 1 bits of bus number it is the id of bus 0, and that has to be one",
+            ),
+        ),
+        (
+            "node-id = 4\nsocket-path = ['a', 'b', 'c']\nbus-bits = 1",
+            Some("socket-path: 3 buses need 2 bits of bus number or more, and bus-bits is 1"),
+        ),
+        (
+            &format!("node-id = 0\nsocket-path = [{}]", many.join(",")),
+            Some("socket-path: 257 buses need 9 bits of bus number or more, and bus-bits is 8"),
+        ),
+        ("bus-bits = 9", Some("bus-bits: '9' is not a number of bits from 0 to 8")),
+        ("bus-bits = 'one'", Some("bus-bits: 'one' is not a number of bits from 0 to 8")),
+        (
+            "node-id = 0\nbus-bits = 5",
+            Some(
+                "node-id: this adaptor has the ids of nodes 0 to 31, and not all of these are below nodes (16)",
+            ),
+        ),
+        (
+            "socket-path = ['a', 'b', 'a']",
+            Some("socket-path: a is given twice, and each bus needs one of its own"),
+        ),
+        ("socket-path = ['a', '']", Some("socket-path: '' is not a path for a socket")),
+        (
+            "node-id = 2\nsocket-path = ['a', 'b']",
+            Some("peer: node id 2 is one of this adaptor's own (nodes 2 to 3), whose buses need no link"),
+        ),
+        (
+            "node-id = 0\nbus-bits = 2",
+            Some("peer: node id 2 is one of this adaptor's own (nodes 0 to 3), whose buses need no link"),
+        ),
+    ] {
+        let error = changed(change).err().map(|error| error.to_string());
+        assert_eq!(error.as_deref(), line, "for {change}");
+    }
+}
+
+#[test]
 fn what_has_no_default_must_be_given() {
     let line = |toml| Config::new(&raw(toml)).unwrap_err().to_string();
     assert_eq!(line(""), "node-id: missing; give --node-id or set it in the configuration file");
@@ -158,7 +223,7 @@ fn what_has_no_default_must_be_given() {
 fn command_line_goes_over_the_file() {
     let line = RawConfig { node_id: Some(Text("5".into())), ..RawConfig::default() };
     let config = Config::new(&line.or(raw(GOOD))).unwrap();
-    assert_eq!(config.node, NodeId(5));
+    assert_eq!(config.buses, Buses::single(NodeId(5)));
     assert_eq!(config.peers.len(), 2);
     let line = RawConfig { peer: vec![Text("4".into())], ..RawConfig::default() };
     let config = Config::new(&line.or(raw(GOOD))).unwrap();
@@ -215,6 +280,7 @@ fn file_errors_name_file_and_line() {
     for (text, problem) in [
         ("node-id = 1\nnodez = 2\n", "line 2: unknown field `nodez`, expected one of"),
         ("node-id = [1]\n", "line 1: invalid type: sequence, expected a string or a whole number"),
+        ("socket-path = 1\n", "line 1: invalid type: integer `1`, expected a string, or a list of strings"),
         (
             "node-id = 1.5\n",
             "line 1: invalid type: floating point `1.5`, expected a string or a whole number",

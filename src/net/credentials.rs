@@ -26,7 +26,7 @@ use rustls::{
 };
 use thiserror::Error;
 
-use super::identity::Identity;
+use super::identity::{Identity, Owner};
 
 /// Names the protocol inside TLS, so that a certificate's other uses can't be played off against this one.
 const ALPN: &[u8] = b"assured-rdma/1";
@@ -79,7 +79,7 @@ impl Credentials {
     ///
     /// # Errors
     /// The first thing that is wrong, naming the file.
-    pub fn load(files: &TlsFiles, own: Identity) -> Result<Self, CredentialError> {
+    pub fn load(files: &TlsFiles, own: Owner) -> Result<Self, CredentialError> {
         let provider = Arc::new(ring::default_provider());
         let roots = Arc::new(load_roots(&files.ca)?);
         let chain = load_certificates("tls-cert", &files.cert)?;
@@ -160,13 +160,13 @@ impl Credentials {
 ///
 /// # Errors
 /// Why its certificate, or its protocol, is not one of a mesh.
-pub fn identify(connection: &rustls::Connection) -> Result<Identity, String> {
+pub fn identify(connection: &rustls::Connection) -> Result<Owner, String> {
     if connection.alpn_protocol() != Some(ALPN) {
         return Err("it speaks another protocol inside TLS".to_owned());
     }
     let certificate = connection.peer_certificates().and_then(<[_]>::first);
     let certificate = certificate.ok_or_else(|| "it showed no certificate".to_owned())?;
-    Identity::of_certificate(certificate).map_err(|error| error.to_string())
+    Owner::of_certificate(certificate).map_err(|error| error.to_string())
 }
 
 type ClientBuilder = rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>;
@@ -179,17 +179,19 @@ fn client_builder(provider: &Arc<CryptoProvider>) -> Result<ClientBuilder, rustl
 /// [`rustls::Error::General`] holds a text that needs no more words.
 fn check_own(
     chain: &[CertificateDer<'_>],
-    own: Identity,
+    own: Owner,
     servers: &dyn ServerCertVerifier,
     clients: &dyn ClientCertVerifier,
 ) -> Result<Vec<String>, rustls::Error> {
     let general = |error: &dyn ToString| rustls::Error::General(error.to_string());
     let (certificate, between) = chain.split_first().ok_or(rustls::Error::NoCertificatesPresented)?;
-    let found = Identity::of_certificate(certificate).map_err(|error| general(&error))?;
-    if found != own {
-        return Err(general(&format!("the certificate is that of {found}, and this is {own}")));
+    let found = Owner::of_certificate(certificate).map_err(|error| general(&error))?;
+    if !found.includes(own) {
+        let hint =
+            if found.identity() == own.identity() { ", so that it has to name all of these" } else { "" };
+        return Err(general(&format!("the certificate is that of {found}, and this is {own}{hint}")));
     }
-    let name = own.server_name().map_err(|error| general(&error))?;
+    let name = own.identity().server_name().map_err(|error| general(&error))?;
     let judge = |time| {
         servers.verify_server_cert(certificate, between, &name, &[], time)?;
         clients.verify_client_cert(certificate, between, time).map(drop)

@@ -6,7 +6,7 @@
 use std::io;
 use std::net::{Shutdown, TcpStream};
 
-use super::identity::Identity;
+use super::identity::Owner;
 use super::transport::{Transport, is_transient};
 use crate::adaptor::mesh::framing::{Frame, FrameError, Framer};
 use crate::poller::{Interest, Poller, Token};
@@ -54,9 +54,9 @@ impl Connection {
         self.transport.is_ready()
     }
 
-    /// Who the other side has proven to be; `None` without TLS.
-    pub fn identity(&self) -> Option<Identity> {
-        self.transport.identity()
+    /// Whose certificate the other side has shown; `None` without TLS.
+    pub fn owner(&self) -> Option<Owner> {
+        self.transport.owner()
     }
 
     /// Chooses what is reported about the connection.

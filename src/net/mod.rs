@@ -28,5 +28,5 @@ mod tests;
 
 pub use admission::Company;
 pub use credentials::{CredentialError, Credentials, TlsFiles};
-pub use identity::{DOMAIN, Identity, IdentityError};
+pub use identity::{DOMAIN, Identity, IdentityError, Owner};
 pub use links::{LinkEvent, Links, Settings, StartError};

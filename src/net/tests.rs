@@ -16,7 +16,7 @@ use super::{Company, Credentials, LinkEvent, Links, Settings};
 use crate::adaptor::Instant;
 use crate::adaptor::address::NodeId;
 use crate::adaptor::channel::Channel;
-use crate::adaptor::mesh::neighbour::{Identity, LinkId, Neighbour, Refusal};
+use crate::adaptor::mesh::neighbour::{End, Identity, LinkId, Neighbour, Refusal, Role};
 use crate::adaptor::mesh::packet::{Body, HEADER_LEN, Incarnation, Packet, Progress, Stamp};
 use crate::adaptor::mesh::sequence::{Epoch, Sequence};
 use crate::adaptor::random::Random;
@@ -38,7 +38,7 @@ fn hello(source: NodeId, destination: NodeId) -> Packet {
 
 /// A first packet of `source` in its life `life`.
 fn join(source: NodeId, destination: NodeId, life: u64) -> Packet {
-    let body = Body::Join { router: false, wants_reply: true };
+    let body = Body::Join { role: Role::NODE, wants_reply: true };
     Packet::between(Identity::Node(source), destination, Incarnation(life), body)
 }
 
@@ -79,7 +79,7 @@ impl Side {
         let poller = Rc::new(Poller::new().unwrap());
         let links = Links::new(now, &poller, settings.clone(), FIRST_TOKEN).unwrap();
         Self {
-            node: settings.own.identity.id(),
+            node: settings.own.identity().id(),
             settings,
             poller,
             links,
@@ -103,7 +103,7 @@ impl Side {
         peers: &[(NodeId, Option<SocketAddr>)],
         credentials: Option<Credentials>,
     ) -> Self {
-        let own = Neighbour { identity: Identity::Node(node), incarnation: Incarnation(node.0.into()) };
+        let own = Neighbour { end: End::node(node), incarnation: Incarnation(node.0.into()) };
         let settings = Settings {
             own,
             listen: Some(address(test, node)),
@@ -141,14 +141,11 @@ impl Side {
         while let Some(event) = self.links.poll_event(now) {
             match event {
                 LinkEvent::Up(link, neighbour) => {
-                    let node = neighbour.identity.id();
+                    let node = neighbour.identity().id();
                     self.nodes.insert(link, node);
                     let queue = VecDeque::from([hello(self.node, node)]);
                     assert!(self.outbox.insert(node, queue).is_none(), "a second link to {node}");
                     self.ups += 1;
-                }
-                LinkEvent::Reborn(link, neighbour) => {
-                    assert_eq!(self.nodes[&link], neighbour.identity.id());
                 }
                 LinkEvent::Duplicate(duplicate) => self.duplicate.push(duplicate),
                 LinkEvent::Down(link) => {
@@ -369,7 +366,7 @@ fn strangers_are_turned_away() {
     let mut side = Side::at(now, 6, LOW, &[(HIGH, None)]);
     let mut corrupt = wire(&join(HIGH, LOW, 7));
     corrupt[40] ^= 1;
-    let router = Body::Join { router: true, wants_reply: true };
+    let router = Body::Join { role: Role::Router, wants_reply: true };
     let router = Packet::between(Identity::Router, LOW, Incarnation(7), router);
     for (what, bytes) in [
         ("another language", b"GET / HTTP/1.1\r\n\r\n".to_vec()),
@@ -464,20 +461,20 @@ fn the_first_keeps_a_node_id_while_it_gives_signs_of_life() {
     let mut first = claim(&mut side, now, to, HIGH, 7);
     assert_eq!(
         next_packet(&mut first),
-        Packet { body: Body::Join { router: false, wants_reply: false }, ..join(LOW, HIGH, 1) }
+        Packet { body: Body::Join { role: Role::NODE, wants_reply: false }, ..join(LOW, HIGH, 1) }
     );
     assert_eq!(next_packet(&mut first), hello(LOW, HIGH));
     // Another life claims to be it: the first is asked, answers, and stays.
     let mut second = claim(&mut side, now, to, HIGH, 8);
     assert_eq!(next_packet(&mut first), join(LOW, HIGH, 1));
-    let alive = Body::Join { router: false, wants_reply: false };
+    let alive = Body::Join { role: Role::NODE, wants_reply: false };
     first.write_all(&wire(&Packet { body: alive, ..join(HIGH, LOW, 7) })).unwrap();
     side.turn(now, 100);
     assert_eq!(next_packet(&mut second).body, Body::Refuse { reason: Refusal::Duplicate });
     assert!(is_closed(&mut side, &mut now, &second) && side.ups == 1);
     // The same life is let in at once, wherever it comes from.
     let mut again = claim(&mut side, now, to, HIGH, 7);
-    assert_eq!(next_packet(&mut again).body, Body::Join { router: false, wants_reply: false });
+    assert_eq!(next_packet(&mut again).body, Body::Join { role: Role::NODE, wants_reply: false });
     assert_eq!(side.ups, 2);
     // Without a sign of life from the holder, the claim wins within a quarter of the keepalive time.
     let mut third = claim(&mut side, now, to, HIGH, 9);
@@ -486,13 +483,11 @@ fn the_first_keeps_a_node_id_while_it_gives_signs_of_life() {
     side.turn(now, 100);
     side.turn(now, 100);
     assert_eq!(side.ups, 3);
-    assert_eq!(next_packet(&mut third).body, Body::Join { router: false, wants_reply: false });
-    // A reset is announced on the link, and is no claim.
+    assert_eq!(next_packet(&mut third).body, Body::Join { role: Role::NODE, wants_reply: false });
+    // Nobody becomes another one on its link.
+    assert!(side.is_up(HIGH));
     third.write_all(&wire(&join(HIGH, LOW, 10))).unwrap();
-    side.turn(now, 100);
-    let mut fourth = claim(&mut side, now, to, HIGH, 10);
-    assert_eq!(next_packet(&mut fourth).body, Body::Join { router: false, wants_reply: false });
-    assert_eq!(side.ups, 4);
+    assert!(is_closed(&mut side, &mut now, &third) && !side.is_up(HIGH));
 }
 
 #[test]
@@ -544,7 +539,7 @@ fn a_silent_link_is_cut_after_the_keepalive_time_and_one_with_answers_is_not() {
         if now.since(begin) < Duration::from_secs(5) && silent.peek(&mut [0]).is_ok() {
             assert_eq!(next_packet(&mut silent), join(LOW, HIGH, 1));
             asked += 1;
-            let alive = Body::Join { router: false, wants_reply: false };
+            let alive = Body::Join { role: Role::NODE, wants_reply: false };
             silent.write_all(&wire(&Packet { body: alive, ..join(HIGH, LOW, 7) })).unwrap();
             side.turn(now, 10);
         }

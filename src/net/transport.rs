@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use rustls::{AlertDescription, CertificateError};
 
 use super::credentials::{Credentials, identify};
-use super::identity::Identity;
+use super::identity::{Identity, Owner};
 use super::link::CHUNK;
 use crate::poller::Interest;
 
@@ -76,8 +76,8 @@ impl Transport {
         }
     }
 
-    /// Who the other side has proven to be; `None` without TLS, and before the handshake is done.
-    pub fn identity(&self) -> Option<Identity> {
+    /// Whose certificate the other side has shown; `None` without TLS, and before the handshake is done.
+    pub fn owner(&self) -> Option<Owner> {
         match &self.security {
             Security::Plain { .. } => None,
             Security::Tls(session) => session.peer,
@@ -184,7 +184,7 @@ impl Drop for Transport {
 struct Session {
     connection: rustls::Connection,
     /// Who is there; known from the end of the handshake on.
-    peer: Option<Identity>,
+    peer: Option<Owner>,
     /// Bytes of the handshake so far.
     handshake: usize,
 }

@@ -26,12 +26,14 @@ pub struct Bus {
     token: Token,
     paused_until: Option<Instant>,
     shape: DeviceShape,
+    /// How lines about it begin.
+    label: Rc<str>,
     guest: Option<Guest>,
     next_token: u64,
 }
 
 impl Bus {
-    /// Listens at `path`. Tokens from `token` on are the bus's own.
+    /// Listens at `path`. Tokens from `token` on are the bus's own; lines in the log begin with `label`.
     ///
     /// # Errors
     /// Where the path is not to be had.
@@ -40,6 +42,7 @@ impl Bus {
         geometry: Geometry,
         poller: &Rc<Poller>,
         token: Token,
+        label: &Rc<str>,
     ) -> Result<Self, StartError> {
         let listener = Listener::bind(path)?;
         poller.add(&listener, token, Interest::READ)?;
@@ -49,6 +52,7 @@ impl Bus {
             token,
             paused_until: None,
             shape: super::guest::shape(geometry),
+            label: Rc::clone(label),
             guest: None,
             next_token: token.0.saturating_add(1),
         })
@@ -126,7 +130,7 @@ impl Bus {
                 Err(error) => Err(error),
             };
             if let Err(error) = accepted {
-                log::warn!("can't let a guest attach, trying again in {PAUSE:?}: {error}");
+                log::warn!("{}can't let a guest attach, trying again in {PAUSE:?}: {error}", self.label);
                 self.set_paused(Some(now.after(PAUSE)));
                 return;
             }
@@ -136,10 +140,10 @@ impl Bus {
     fn attach(&mut self, now: Instant, adaptor: &mut Adaptor, connection: Connection) -> io::Result<()> {
         let token = Token(self.next_token);
         self.next_token = self.next_token.saturating_add(1);
-        let guest = Guest::new(connection, &self.shape, &self.poller, token)?;
+        let guest = Guest::new(connection, &self.shape, &self.poller, token, &self.label)?;
         match guest.process() {
-            Some(process) => log::info!("guest attached (process {process})"),
-            None => log::info!("guest attached"),
+            Some(process) => log::info!("{}guest attached (process {process})", self.label),
+            None => log::info!("{}guest attached", self.label),
         }
         self.guest = Some(guest);
         adaptor.handle_reset(now);
@@ -148,7 +152,7 @@ impl Bus {
 
     fn detach(&mut self, now: Instant, adaptor: &mut Adaptor, why: &str) {
         if let Some(guest) = self.guest.take() {
-            log::info!("guest detached: {why}");
+            log::info!("{}guest detached: {why}", self.label);
             guest.end(adaptor);
             adaptor.handle_reset(now);
         }
@@ -158,7 +162,7 @@ impl Bus {
         self.paused_until = until;
         let interest = if until.is_some() { Interest::NONE } else { Interest::READ };
         if let Err(error) = self.poller.modify(&self.listener, self.token, interest) {
-            log::error!("can't wait for guests: {error}");
+            log::error!("{}can't wait for guests: {error}", self.label);
         }
     }
 }

@@ -3,6 +3,8 @@
 //! The bus is a FIFO. While a load waits for its answer, or a store for a free write buffer, nothing behind it is
 //! looked at; what arrives meanwhile waits in the connection's bounded buffer, and then in the socket.
 
+use std::rc::Rc;
+
 use bytes::Bytes;
 
 use crate::adaptor::address::Geometry;
@@ -61,6 +63,7 @@ enum Waiting {
 /// See the module.
 pub struct Guest {
     connection: Connection,
+    label: Rc<str>,
     process: Option<i32>,
     memory: GuestMemory,
     interrupts: Interrupts,
@@ -75,7 +78,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// A guest that has just connected.
+    /// A guest that has just connected; lines in the log about it begin with `label`.
     ///
     /// # Errors
     /// As [`Poller::add`].
@@ -84,9 +87,11 @@ impl Guest {
         shape: &DeviceShape,
         poller: &Poller,
         token: Token,
+        label: &Rc<str>,
     ) -> std::io::Result<Self> {
         poller.add(&connection, token, Interest::READ)?;
         Ok(Self {
+            label: Rc::clone(label),
             process: connection.peer_pid(),
             connection,
             memory: GuestMemory::new(),
@@ -200,7 +205,8 @@ impl Guest {
                 let result = self.memory.map(&map, file, |file| sharing_in(process, file));
                 if let Err(error) = &result {
                     log::warn!(
-                        "guest memory of {:#x} bytes at {:#x} not mapped: {error}",
+                        "{}guest memory of {:#x} bytes at {:#x} not mapped: {error}",
+                        self.label,
                         map.size,
                         map.address
                     );
@@ -214,7 +220,7 @@ impl Guest {
             Request::DmaUnmap { token, unmap } => {
                 let result = self.memory.unmap(&unmap);
                 if let Err(error) = &result {
-                    log::warn!("guest memory at {:#x} not unmapped: {error}", unmap.address);
+                    log::warn!("{}guest memory at {:#x} not unmapped: {error}", self.label, unmap.address);
                 }
                 self.connection.reply(token, result.map_err(|error| error.errno()));
             }

@@ -1,4 +1,4 @@
-//! A node as a process: one thread and one event loop around the [`Adaptor`].
+//! An adaptor as a process: one thread and one event loop around the [`Adaptor`] of each of its buses.
 //!
 //! In each turn everything that has arrived is handed to the core and everything that the core has to say is carried
 //! out, by bounded portions from each source, until there is nothing more to do.
@@ -9,15 +9,18 @@ mod guest;
 mod outputs;
 
 use std::io;
+use std::rc::Rc;
 
 use thiserror::Error;
 
 use self::bus::Bus;
 use self::chatter::Chatter;
-use crate::adaptor::address::NodeSet;
+use crate::adaptor::address::{NodeId, NodeSet};
 use crate::adaptor::mesh::Timing;
-use crate::adaptor::mesh::neighbour::{Identity, Neighbour};
-use crate::adaptor::{self, Adaptor, Instant};
+use crate::adaptor::mesh::neighbour::{End, Neighbour};
+use crate::adaptor::mesh::packet::Incarnation;
+use crate::adaptor::random::Random;
+use crate::adaptor::{self, Adaptor, Instant, backplane};
 use crate::config::{Config, format_size};
 use crate::event_loop::{Clock, EventLoop, Service};
 use crate::net::{self, Company, Credentials, Links};
@@ -25,9 +28,11 @@ use crate::poller::{Report, Token};
 use crate::router::Paths;
 use crate::vfio::ListenError;
 
-/// Whose report it is shows in the token: the links' go from here, the bus's from there on.
+/// Whose report it is shows in the token: the links' go from here, those of the buses from there on.
 const LINKS: Token = Token(1);
-const BUS: Token = Token(1 << 62);
+const BUSES: Token = Token(1 << 62);
+/// How many tokens each bus has, as a shift: one for each guest that it will ever have.
+const BUS_TOKENS: u32 = 48;
 
 /// Why a node could not be started, or go on. Nothing is left behind.
 #[derive(Debug, Error)]
@@ -43,17 +48,25 @@ pub enum StartError {
     System(#[from] io::Error),
 }
 
-/// A node.
+/// One of the process's buses, and its adaptor.
+struct Local {
+    adaptor: Adaptor,
+    bus: Bus,
+    /// How lines about it begin.
+    label: Rc<str>,
+}
+
+/// An adaptor process.
 pub struct Node {
     clock: Clock,
-    adaptor: Adaptor,
+    /// In the order of bus numbers.
+    locals: Vec<Local>,
     links: Links,
     paths: Paths,
-    bus: Bus,
     chatter: Chatter,
 }
 
-/// Runs a node until the process is told to stop. With `credentials`, the links use TLS.
+/// Runs an adaptor until the process is told to stop. With `credentials`, the links use TLS.
 ///
 /// # Errors
 /// Where one of its sockets is not to be had; the others are given back.
@@ -64,75 +77,99 @@ pub fn run(config: &Config, credentials: Option<Credentials>) -> Result<(), Star
 }
 
 impl Node {
-    /// Takes both sockets.
+    /// Takes all sockets.
     fn start(
         config: &Config,
         credentials: Option<Credentials>,
         event_loop: &EventLoop,
     ) -> Result<Self, StartError> {
         let (clock, poller) = (event_loop.clock(), event_loop.poller());
-        let seed = getrandom::u64().map_err(io::Error::from)?;
-        let adaptor = Adaptor::new(core_settings(config, seed));
-        let own = Neighbour { identity: Identity::Node(config.node), incarnation: adaptor.incarnation() };
+        let now = clock.now();
         for warning in credentials.iter().flat_map(Credentials::warnings) {
             log::warn!("{warning}");
         }
+        let seed = random_seed()?;
+        // Of the process: its functions may be reset, and each of them is another incarnation then, without a word to the links.
+        let incarnation = Incarnation(Random::new(random_seed()?).next_nonzero());
         let settings = net::Settings {
-            own,
+            own: Neighbour { end: End::Adaptor(config.buses), incarnation },
             listen: config.listen,
             company: Company::Nodes(config.peers.clone()),
             routers: config.routers.clone(),
             keepalive: config.keepalive,
             congestion: config.congestion.clone(),
             credentials,
-            // Jitter needs other numbers than the core, not better ones.
-            seed: !seed,
+            seed,
         };
-        let links = Links::new(clock.now(), poller, settings, LINKS)?;
-        // Last of those that can fail because of somebody else, since it leaves something in the file system.
-        let bus = Bus::new(&config.socket_path, config.geometry, poller, BUS)?;
+        let links = Links::new(now, poller, settings, LINKS)?;
+        let mut locals = Vec::new();
+        for (number, (node, path)) in (0u64..).zip(config.buses.nodes().zip(&config.socket_paths)) {
+            let adaptor = Adaptor::new(core_settings(config, node, random_seed()?));
+            let label: Rc<str> = match config.buses.count() {
+                1 => "".into(),
+                _ => format!("bus {number} (node {node}): ").into(),
+            };
+            let token = Token(BUSES.0 | number << BUS_TOKENS);
+            // Last of those that can fail because of somebody else, since it leaves something in the file system.
+            let bus = Bus::new(path, config.geometry, poller, token, &label)?;
+            locals.push(Local { adaptor, bus, label });
+        }
+        backplane::join(now, &mut locals.iter_mut().map(|local| &mut local.adaptor).collect::<Vec<_>>());
         log_start(config);
-        let paths = Paths::new(config.node);
-        Ok(Self { clock, adaptor, links, paths, bus, chatter: Chatter::default() })
+        let paths = Paths::new(config.buses);
+        Ok(Self { clock, locals, links, paths, chatter: Chatter::default() })
     }
 }
 
 impl Service for Node {
     fn handle_report(&mut self, now: Instant, report: Report) {
-        if report.token >= BUS {
-            self.bus.handle_report(now, &mut self.adaptor, report);
-        } else {
-            self.links.handle_report(now, report);
+        let Some(bus) = report.token.0.checked_sub(BUSES.0) else {
+            return self.links.handle_report(now, report);
+        };
+        let number = usize::try_from(bus >> BUS_TOKENS).unwrap_or(usize::MAX);
+        if let Some(Local { adaptor, bus, .. }) = self.locals.get_mut(number) {
+            bus.handle_report(now, adaptor, report);
         }
     }
 
     /// Hands what has arrived to the core and carries out what it says.
     fn turn(&mut self, now: Instant) -> bool {
         self.links.handle_timeout(now);
-        self.bus.handle_timeout(now);
         let mut progress = self.receive(now);
-        // After what has arrived, so that an answer that is here already does not count as late.
-        if self.adaptor.poll_timeout().is_some_and(|timeout| timeout <= now) {
-            self.adaptor.handle_timeout(now);
-            progress = true;
+        for Local { adaptor, bus, .. } in &mut self.locals {
+            bus.handle_timeout(now);
+            // After what has arrived, so that an answer that is here already does not count as late.
+            if adaptor.poll_timeout().is_some_and(|timeout| timeout <= now) {
+                adaptor.handle_timeout(now);
+                progress = true;
+            }
+            progress |= bus.feed(now, adaptor);
         }
-        progress |= self.bus.feed(now, &mut self.adaptor);
         progress |= self.carry_out(now);
-        progress |= self.bus.flush(now, &mut self.adaptor);
+        for Local { adaptor, bus, .. } in &mut self.locals {
+            progress |= bus.flush(now, adaptor);
+        }
         progress
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let timeouts = [self.adaptor.poll_timeout(), self.links.poll_timeout(), self.bus.poll_timeout()];
-        timeouts.into_iter().flatten().min()
+        let of_bus = |local: &Local| [local.adaptor.poll_timeout(), local.bus.poll_timeout()];
+        let timeouts = self.locals.iter().flat_map(of_bus).chain([self.links.poll_timeout()]);
+        timeouts.flatten().min()
     }
 }
 
-fn core_settings(config: &Config, seed: u64) -> adaptor::Settings {
+fn random_seed() -> io::Result<u64> {
+    getrandom::u64().map_err(io::Error::from)
+}
+
+/// What the adaptor of bus `node` has to know: its peers are those of the process, and the process's other buses.
+fn core_settings(config: &Config, node: NodeId, seed: u64) -> adaptor::Settings {
+    let others = config.buses.nodes().filter(|&other| other != node);
     adaptor::Settings {
-        node: config.node,
+        node,
         geometry: config.geometry,
-        peers: config.peers.keys().copied().collect::<NodeSet>(),
+        peers: config.peers.keys().copied().chain(others).collect::<NodeSet>(),
         timing: Timing { deadline: config.deadline, lease: config.lease, keepalive: config.keepalive },
         gather: config.gather,
         seed,
@@ -156,10 +193,12 @@ fn log_start(config: &Config) {
     let or_none = |list: Vec<String>| if list.is_empty() { "none".to_owned() } else { list.join(", ") };
     let routers = or_none(config.routers.iter().map(ToString::to_string).collect());
     let links = if config.tls.is_some() { "TLS" } else { "plain TCP" };
+    let sockets: Vec<_> = config.socket_paths.iter().map(|path| path.display().to_string()).collect();
+    let plural = if sockets.len() == 1 { "" } else { "s" };
     log::info!(
-        "node {}: guest socket {}, {listen}, peers: {}, routers: {routers}; links are {links}",
-        config.node,
-        config.socket_path.display(),
+        "{}: guest socket{plural} {}, {listen}, peers: {}, routers: {routers}; links are {links}",
+        config.buses.span(),
+        sockets.join(", "),
         or_none(peers)
     );
     log_spaces(config);

@@ -1,18 +1,52 @@
 //! Carries out what the core says: memory operations, answers, interrupts, packets, messages to the operator.
 
-use super::Node;
-use crate::adaptor::Instant;
+use std::rc::Rc;
+
+use super::{Local, Node};
 use crate::adaptor::event::Event;
 use crate::adaptor::mesh::framing::Frame;
 use crate::adaptor::mesh::neighbour::{LinkId, Refusal};
 use crate::adaptor::mesh::packet::Body;
+use crate::adaptor::{Instant, backplane};
+use crate::event_loop::Clock;
 use crate::net::LinkEvent;
-use crate::router::PathEvent;
+use crate::router::{PathEvent, Remedy};
 
 /// Rounds of outputs in one turn: what one brings about, the next carries out.
 const ROUNDS_A_TURN: usize = 4;
 /// Memory operations executed in a row. A command with a long list has thousands.
 const OPERATIONS_AT_ONCE: usize = 16;
+
+impl Local {
+    /// Executes the core's operations on guest memory, as many as others may be kept waiting for. Returns whether there
+    /// were any.
+    fn execute(&mut self, clock: &Clock) -> bool {
+        let mut progress = false;
+        for _ in 0..OPERATIONS_AT_ONCE {
+            // An operation is executed under a lease that may run out while this turn lasts.
+            let now = clock.now();
+            let Some(operation) = self.adaptor.poll_memory(now) else { return progress };
+            progress = true;
+            let result = self.bus.execute(&operation);
+            self.adaptor.handle_memory_done(now, operation.id(), result);
+        }
+        progress
+    }
+
+    /// Takes out what the core has for the guest. Returns whether there was anything.
+    fn answer(&mut self) -> bool {
+        let mut progress = false;
+        while let Some(completion) = self.adaptor.poll_completion() {
+            progress = true;
+            self.bus.complete(&completion);
+        }
+        while let Some(vector) = self.adaptor.poll_interrupt() {
+            progress = true;
+            self.bus.signal(vector);
+        }
+        progress
+    }
+}
 
 impl Node {
     /// Hands everything that came over the links to the core. Returns whether there was anything.
@@ -23,18 +57,23 @@ impl Node {
             match event {
                 LinkEvent::Up(link, neighbour) => self.paths.handle_link_up(link, neighbour),
                 LinkEvent::Down(link) => self.paths.handle_link_down(link),
-                // The sessions find that out by themselves.
-                LinkEvent::Reborn(..) => {}
                 LinkEvent::Packet(link, frame) => self.handle_frame(now, link, frame),
                 LinkEvent::Corrupt(link) => {
-                    self.paths.nodes(link).for_each(|node| self.adaptor.handle_corrupt(node));
+                    let nodes = self.paths.nodes(link);
+                    let adaptors = self.locals.iter_mut().map(|local| &mut local.adaptor);
+                    adaptors.for_each(|adaptor| nodes.clone().for_each(|node| adaptor.handle_corrupt(node)));
                 }
-                LinkEvent::Duplicate(true) => self.adaptor.handle_refused(Refusal::Duplicate),
-                LinkEvent::Duplicate(false) => self.adaptor.handle_admitted(),
+                LinkEvent::Duplicate(duplicate) => {
+                    for Local { adaptor, .. } in &mut self.locals {
+                        if duplicate {
+                            adaptor.handle_refused(Refusal::Duplicate);
+                        } else {
+                            adaptor.handle_admitted();
+                        }
+                    }
+                }
             }
             self.follow_paths(now);
-            // The queue of requests to this guest's memory is short.
-            self.execute();
         }
         progress
     }
@@ -42,17 +81,24 @@ impl Node {
     fn handle_frame(&mut self, now: Instant, link: LinkId, Frame { packet, .. }: Frame) {
         if let Body::Routes(routes) = &packet.body {
             self.paths.handle_routes(link, routes);
-        } else if self.paths.may_come_from(link, packet.source) {
-            self.adaptor.handle_packet(now, packet.source, packet);
+        } else if self.paths.may_come_from(link, packet.source)
+            && let Some(number) = self.paths.own().number(packet.destination)
+            && let Some(local) = self.locals.get_mut(number)
+        {
+            local.adaptor.handle_packet(now, packet.source, packet.detach());
+            // The queue of requests to this guest's memory is short.
+            local.execute(&self.clock);
         }
     }
 
     /// Tells the core which nodes there is a way to.
     fn follow_paths(&mut self, now: Instant) {
         while let Some(event) = self.paths.poll_event() {
-            match event {
-                PathEvent::Up(node) => self.adaptor.handle_link_up(now, node),
-                PathEvent::Down(node) => self.adaptor.handle_link_down(now, node),
+            for Local { adaptor, .. } in &mut self.locals {
+                match event {
+                    PathEvent::Up(node) => adaptor.handle_link_up(now, node),
+                    PathEvent::Down(node) => adaptor.handle_link_down(now, node),
+                }
             }
         }
     }
@@ -61,26 +107,20 @@ impl Node {
     pub(super) fn carry_out(&mut self, now: Instant) -> bool {
         let mut any = false;
         for _ in 0..ROUNDS_A_TURN {
-            let mut progress = self.execute();
-            while let Some(completion) = self.adaptor.poll_completion() {
-                progress = true;
-                self.bus.complete(&completion);
+            let mut progress = false;
+            for local in &mut self.locals {
+                progress |= local.execute(&self.clock);
+                progress |= local.answer();
             }
-            while let Some(vector) = self.adaptor.poll_interrupt() {
-                progress = true;
-                self.bus.signal(vector);
+            for number in 0..self.locals.len() {
+                while let Some(event) =
+                    self.locals.get_mut(number).and_then(|local| local.adaptor.poll_event())
+                {
+                    progress = true;
+                    self.handle_event(now, number, event);
+                }
             }
-            while let Some(event) = self.adaptor.poll_event() {
-                progress = true;
-                self.handle_event(now, event);
-            }
-            // Not the turn's time: where the process stood still since, a lease that these packets give would end after
-            // the moment at which the core believes that it has.
-            let (adaptor, paths, now) = (&mut self.adaptor, &mut self.paths, self.clock.now());
-            progress |= self.links.transmit(|link, out| {
-                let packet = paths.serve(link, |node| adaptor.poll_packet(now, node));
-                packet.map(|packet| packet.emit(out)).is_some()
-            });
+            progress |= self.send();
             if !progress {
                 break;
             }
@@ -89,54 +129,63 @@ impl Node {
         any
     }
 
-    /// Executes the core's operations on guest memory, as many as others may be kept waiting for. Returns whether there
-    /// were any.
-    fn execute(&mut self) -> bool {
+    /// Sends what the buses have for each other and for other nodes. Returns whether there was anything.
+    fn send(&mut self) -> bool {
+        // Not the turn's time: where the process stood still since, a lease that these packets give would end after
+        // the moment at which the core believes that it has.
+        let now = self.clock.now();
         let mut progress = false;
-        for _ in 0..OPERATIONS_AT_ONCE {
-            // An operation is executed under a lease that may run out while this turn lasts.
-            let now = self.clock.now();
-            let Some(operation) = self.adaptor.poll_memory(now) else { return progress };
-            progress = true;
-            let result = self.bus.execute(&operation);
-            self.adaptor.handle_memory_done(now, operation.id(), result);
+        if self.locals.len() > 1 {
+            let mut adaptors: Vec<_> = self.locals.iter_mut().map(|local| &mut local.adaptor).collect();
+            progress |= backplane::exchange(now, &mut adaptors);
         }
+        let (locals, paths) = (&mut self.locals, &mut self.paths);
+        let own = paths.own();
+        progress |= self.links.transmit(|link, out| {
+            let packet =
+                paths.serve(link, |from, to| locals.get_mut(own.number(from)?)?.adaptor.poll_packet(now, to));
+            packet.map(|packet| packet.emit(out)).is_some()
+        });
         progress
     }
 
-    fn handle_event(&mut self, now: Instant, event: Event) {
+    fn handle_event(&mut self, now: Instant, number: usize, event: Event) {
+        let Some(Local { adaptor, label, .. }) = self.locals.get_mut(number) else { return };
         match event {
-            Event::CutLink(node) => {
-                if let Some(link) = self.paths.handle_silence(node) {
-                    self.links.cut(now, link, "no sign of life on the link");
+            Event::CutLink(node) => match self.paths.handle_silence(node) {
+                Some(Remedy::Cut(link)) => self.links.cut(now, link, "no sign of life on the link"),
+                Some(Remedy::Doubt) => {
+                    adaptor.handle_link_down(now, node);
+                    adaptor.handle_link_up(now, node);
                 }
-                self.follow_paths(now);
-            }
+                None => {}
+            },
             Event::MemoryNotShared => log::error!(
-                "the guest's memory is not shared with the adaptor, so that no other node can reach it; start QEMU with \
+                "{label}the guest's memory is not shared with the adaptor, so that no other node can reach it; start QEMU with \
                  -object memory-backend-memfd,id=m,size=...,share=on -machine memory-backend=m"
             ),
-            Event::Reset(incarnation) => {
-                self.links.set_incarnation(incarnation);
-                self.report(now, event);
+            _ => {
+                let label = Rc::clone(label);
+                self.report(now, &label, event);
             }
-            _ => self.report(now, event),
         }
     }
 
     /// Tells the operator what guests and other nodes can bring about as often as they like.
-    fn report(&mut self, now: Instant, event: Event) {
+    fn report(&mut self, now: Instant, label: &str, event: Event) {
         let Some(withheld) = self.chatter.admit(now) else { return };
         if withheld > 0 {
             log::warn!("{withheld} lines about nodes and resets were left out");
         }
         match event {
-            Event::LinkUp(node, incarnation) => log::info!("node {node}: up, incarnation {incarnation}"),
-            Event::LinkDown(node) => log::warn!("node {node}: down"),
-            Event::PeerRestarted(node, incarnation) => {
-                log::warn!("node {node}: restarted or reset, now incarnation {incarnation}");
+            Event::LinkUp(node, incarnation) => {
+                log::info!("{label}node {node}: up, incarnation {incarnation}")
             }
-            Event::Reset(incarnation) => log::info!("reset, now incarnation {incarnation}"),
+            Event::LinkDown(node) => log::warn!("{label}node {node}: down"),
+            Event::PeerRestarted(node, incarnation) => {
+                log::warn!("{label}node {node}: restarted or reset, now incarnation {incarnation}");
+            }
+            Event::Reset(incarnation) => log::info!("{label}reset, now incarnation {incarnation}"),
             Event::CutLink(_) | Event::MemoryNotShared => {}
         }
     }

@@ -17,14 +17,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-pub use self::paths::{PathEvent, Paths};
+pub use self::paths::{PathEvent, Paths, Remedy};
 use self::queues::{Budget, Queues};
 use self::table::Table;
 use crate::adaptor::Instant;
 use crate::adaptor::address::NodeId;
 use crate::adaptor::channel::Origin;
 use crate::adaptor::mesh::framing::Frame;
-use crate::adaptor::mesh::neighbour::{Identity, LinkId, MAX_HOPS, Neighbour, Refusal, Routes};
+use crate::adaptor::mesh::neighbour::{End, Identity, LinkId, MAX_HOPS, Neighbour, Refusal, Routes};
 use crate::adaptor::mesh::packet::{Body, Incarnation, Packet, count_hop, hops};
 
 /// What a router is configured with.
@@ -34,14 +34,14 @@ pub struct Settings {
     pub incarnation: Incarnation,
     /// Bytes that may wait in all queues together.
     pub buffer: usize,
-    /// How long two lives of one node may be known at once, as they are when a node moves, before one of them is refused.
+    /// How long two adaptors of one node may be known at once, as they are when a node moves, before one of them is refused.
     pub patience: Duration,
 }
 
 /// What the shell has to do or to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouterEvent {
-    /// Refuse the link, because another life of its node is reached over other routers.
+    /// Refuse the link, because another adaptor that has one of its nodes is reached over other routers.
     Refuse(LinkId, Refusal, Incarnation),
     /// The node can be reached, over so many routers.
     Reached(NodeId, u8, Incarnation),
@@ -67,9 +67,9 @@ pub struct Counters {
 #[derive(Debug)]
 struct Port {
     neighbour: Neighbour,
-    /// Nothing is passed on before. A node waits while another life of it seems to be elsewhere.
+    /// Nothing is passed on before. An adaptor waits while another one seems to have one of its nodes.
     admitted: bool,
-    /// Since when another life of the node is known.
+    /// Since when such another adaptor is known.
     contested: Option<Instant>,
     /// What it was told last.
     told: Option<Routes>,
@@ -106,10 +106,7 @@ impl Router {
 
     /// There is a link with this neighbour.
     pub fn handle_link_up(&mut self, now: Instant, link: LinkId, neighbour: Neighbour) {
-        let rival = match neighbour.identity {
-            Identity::Node(node) => self.table.rival(node, neighbour.incarnation),
-            Identity::Router => None,
-        };
+        let rival = self.rival(&neighbour);
         let (admitted, contested) = (rival.is_none(), rival.map(|_| now));
         let port =
             Port { neighbour, admitted, contested, told: None, news: admitted, queues: Queues::default() };
@@ -117,17 +114,6 @@ impl Router {
         if admitted && self.table.insert(link, neighbour) {
             self.follow_table(now);
         }
-    }
-
-    /// The neighbour goes on as another incarnation.
-    pub fn handle_reborn(&mut self, now: Instant, link: LinkId, neighbour: Neighbour) {
-        let Some(port) = self.ports.get_mut(&link) else { return };
-        port.neighbour = neighbour;
-        if port.admitted {
-            self.table.insert(link, neighbour);
-        }
-        // Who is not let in may be the same life as its rival now, and then is none.
-        self.follow_table(now);
     }
 
     /// The link is gone, and what waited for it.
@@ -149,7 +135,7 @@ impl Router {
         };
         match &packet.body {
             Body::Routes(routes) => {
-                if port.neighbour.identity == Identity::Router && self.table.set_routes(link, routes) {
+                if port.neighbour.end == End::Router && self.table.set_routes(link, routes) {
                     self.follow_table(now);
                 }
                 return;
@@ -186,7 +172,7 @@ impl Router {
             let routes = self.table.routes_for(link);
             if port.told.as_ref() != Some(&routes) {
                 port.told = Some(routes.clone());
-                let to = port.neighbour.identity.id();
+                let to = port.neighbour.identity().id();
                 let mut wire = Vec::new();
                 let body = Body::Routes(routes);
                 Packet::between(Identity::Router, to, self.settings.incarnation, body).emit(&mut wire);
@@ -221,7 +207,7 @@ impl Router {
         contested.min().map(|since| since.after(self.settings.patience))
     }
 
-    /// Time has passed: whoever is still one of two lives of a node is refused, where it is the newcomer or, where neither is, the one with
+    /// Time has passed: whoever is still one of two adaptors with one node is refused, where it is the newcomer or, where neither is, the one with
     /// the higher number.
     pub fn handle_timeout(&mut self, now: Instant) {
         let patience = self.settings.patience;
@@ -230,7 +216,7 @@ impl Router {
             .ports
             .iter()
             .filter(|(_, port)| port.contested.is_some_and(late) && (!port.admitted || self.loses(port)))
-            .filter_map(|(&link, port)| Some((link, self.rival(port)?)))
+            .filter_map(|(&link, port)| Some((link, self.rival(&port.neighbour)?)))
             .collect();
         for (link, rival) in refused {
             self.handle_link_down(now, link);
@@ -238,23 +224,23 @@ impl Router {
         }
     }
 
-    fn rival(&self, port: &Port) -> Option<Incarnation> {
-        let Identity::Node(node) = port.neighbour.identity else { return None };
-        self.table.rival(node, port.neighbour.incarnation)
+    fn rival(&self, neighbour: &Neighbour) -> Option<Incarnation> {
+        let End::Adaptor(buses) = neighbour.end else { return None };
+        self.table.rival(buses, neighbour.incarnation)
     }
 
-    /// Whether the other life of the port's node goes before.
+    /// Whether the other adaptor that has one of the port's nodes goes before.
     fn loses(&self, port: &Port) -> bool {
-        self.rival(port).is_some_and(|rival| rival.0 < port.neighbour.incarnation.0)
+        self.rival(&port.neighbour).is_some_and(|rival| rival.0 < port.neighbour.incarnation.0)
     }
 
-    /// Ways have changed: the neighbours have to know, and the lives of nodes are compared again.
+    /// Ways have changed: the neighbours have to know, and the adaptors of nodes are compared again.
     fn follow_table(&mut self, now: Instant) {
         let mut admitted = Vec::new();
         for (&link, port) in &mut self.ports {
             port.news |= port.admitted;
-            let Identity::Node(node) = port.neighbour.identity else { continue };
-            if self.table.rival(node, port.neighbour.incarnation).is_some() {
+            let End::Adaptor(buses) = port.neighbour.end else { continue };
+            if self.table.rival(buses, port.neighbour.incarnation).is_some() {
                 port.contested.get_or_insert(now);
             } else {
                 port.contested = None;

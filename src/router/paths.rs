@@ -1,12 +1,13 @@
 //! The adaptor's view of routing: over which of its links each other node is reached.
 //!
 //! A direct link goes before any router, a nearer router before a farther one, and a path stays as it is while none is
-//! better. Invariant: `Up` and `Down` alternate for each node.
+//! better. All buses of the adaptor have the same ways. Invariant: `Up` and `Down` alternate for each node.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::adaptor::address::NodeId;
-use crate::adaptor::mesh::neighbour::{Identity, LinkId, Neighbour, Routes};
+use crate::adaptor::buses::Buses;
+use crate::adaptor::mesh::neighbour::{End, LinkId, Neighbour, Routes};
 
 /// What changed for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,16 +18,25 @@ pub enum PathEvent {
     Down(NodeId),
 }
 
+/// What is to be done about a node that gives no sign of life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// Cut the link: nothing else is on it.
+    Cut(LinkId),
+    /// Have the bus that noticed prove its session again. Whether the link works, its two ends find out.
+    Doubt,
+}
+
 #[derive(Debug)]
 enum Reach {
-    Node(NodeId),
+    Adaptor(Buses),
     Router(BTreeMap<NodeId, u8>),
 }
 
 impl Reach {
     fn distance(&self, node: NodeId) -> Option<u8> {
         match self {
-            Self::Node(there) => (*there == node).then_some(0),
+            Self::Adaptor(buses) => buses.contains(node).then_some(0),
             Self::Router(distances) => distances.get(&node).copied(),
         }
     }
@@ -35,14 +45,14 @@ impl Reach {
 #[derive(Debug)]
 struct Link {
     reach: Reach,
-    /// The node whose packet was sent last, so that the others are next.
-    served: NodeId,
+    /// For which node a packet was sent last, and of which bus, so that the others are next.
+    served: (NodeId, NodeId),
 }
 
-/// The ways from one node to all others.
+/// The ways from one adaptor to all other nodes.
 #[derive(Debug)]
 pub struct Paths {
-    own: NodeId,
+    own: Buses,
     links: BTreeMap<LinkId, Link>,
     paths: BTreeMap<NodeId, LinkId>,
     events: VecDeque<PathEvent>,
@@ -50,17 +60,23 @@ pub struct Paths {
 
 impl Paths {
     /// No ways from `own` to anywhere.
-    pub const fn new(own: NodeId) -> Self {
+    pub const fn new(own: Buses) -> Self {
         Self { own, links: BTreeMap::new(), paths: BTreeMap::new(), events: VecDeque::new() }
+    }
+
+    /// The adaptor whose ways these are.
+    pub const fn own(&self) -> Buses {
+        self.own
     }
 
     /// There is a link with this neighbour.
     pub fn handle_link_up(&mut self, link: LinkId, neighbour: Neighbour) {
-        let reach = match neighbour.identity {
-            Identity::Node(node) => Reach::Node(node),
-            Identity::Router => Reach::Router(BTreeMap::new()),
+        let reach = match neighbour.end {
+            End::Adaptor(buses) => Reach::Adaptor(buses),
+            End::Router => Reach::Router(BTreeMap::new()),
         };
-        self.links.insert(link, Link { reach, served: self.own });
+        let first = self.own.span().first();
+        self.links.insert(link, Link { reach, served: (first, first) });
         self.choose();
     }
 
@@ -78,15 +94,17 @@ impl Paths {
         }
     }
 
-    /// The node gives no sign of life. Gives the link with it, where it has one; behind a router it counts as lost for a moment, so
-    /// that it has to prove itself again.
-    pub fn handle_silence(&mut self, node: NodeId) -> Option<LinkId> {
-        let &link = self.paths.get(&node)?;
-        if matches!(self.links.get(&link)?.reach, Reach::Node(_)) {
-            return Some(link);
+    /// What helps where the node gives a bus no sign of life; `None` where there is no way to it anyway.
+    pub fn handle_silence(&self, node: NodeId) -> Option<Remedy> {
+        if self.own.contains(node) {
+            return Some(Remedy::Doubt);
         }
-        self.events.extend([PathEvent::Down(node), PathEvent::Up(node)]);
-        None
+        let &link = self.paths.get(&node)?;
+        let alone = match &self.links.get(&link)?.reach {
+            Reach::Adaptor(buses) => buses.count() == 1 && self.own.count() == 1,
+            Reach::Router(_) => false,
+        };
+        Some(if alone { Remedy::Cut(link) } else { Remedy::Doubt })
     }
 
     /// What changed.
@@ -97,35 +115,42 @@ impl Paths {
     /// Whether packets of the node may arrive over the link.
     pub fn may_come_from(&self, link: LinkId, node: NodeId) -> bool {
         match self.links.get(&link).map(|link| &link.reach) {
-            Some(Reach::Node(there)) => *there == node,
-            Some(Reach::Router(_)) => node != self.own,
+            Some(Reach::Adaptor(buses)) => buses.contains(node),
+            Some(Reach::Router(_)) => !self.own.span().contains(node),
             None => false,
         }
     }
 
     /// The nodes whose packets go over the link.
-    pub fn nodes(&self, link: LinkId) -> impl Iterator<Item = NodeId> {
-        self.paths.iter().filter(move |&(_, &path)| path == link).map(|(&node, _)| node)
+    pub fn nodes(&self, link: LinkId) -> impl Iterator<Item = NodeId> + Clone {
+        // Neither looks at all ways for a link that leads to few nodes, nor at all nodes for a router that reaches few.
+        let (few, all) = match self.links.get(&link).map(|link| &link.reach) {
+            Some(Reach::Adaptor(buses)) => (Some(buses.nodes()), None),
+            Some(Reach::Router(_)) => (None, Some(self.paths.keys().copied())),
+            None => (None, None),
+        };
+        let nodes = few.into_iter().flatten().chain(all.into_iter().flatten());
+        nodes.filter(move |node| self.paths.get(node) == Some(&link))
     }
 
-    /// The first thing that `next` gives for the nodes of a link, which take turns.
-    pub fn serve<T>(&mut self, link: LinkId, mut next: impl FnMut(NodeId) -> Option<T>) -> Option<T> {
-        let entry = self.links.get_mut(&link)?;
-        if let Reach::Node(node) = entry.reach {
-            return if self.paths.get(&node) == Some(&link) { next(node) } else { None };
+    /// The first thing that `next` gives for one of the adaptor's buses and one of the link's nodes. All these pairs take turns.
+    pub fn serve<T>(&mut self, link: LinkId, mut next: impl FnMut(NodeId, NodeId) -> Option<T>) -> Option<T> {
+        let served = self.links.get(&link)?.served;
+        let pairs = self.nodes(link).flat_map(|to| self.own.nodes().map(move |from| (to, from)));
+        let later = pairs.clone().filter(|&pair| pair > served);
+        let earlier = pairs.filter(|&pair| pair <= served);
+        let (pair, given) =
+            later.chain(earlier).find_map(|(to, from)| Some(((to, from), next(from, to)?)))?;
+        if let Some(link) = self.links.get_mut(&link) {
+            link.served = pair;
         }
-        let served = entry.served;
-        let behind = |(&node, &path): (&NodeId, &LinkId)| (path == link).then_some(node);
-        let later = self.paths.iter().filter_map(behind).filter(|&node| node > served);
-        let earlier = self.paths.iter().filter_map(behind).filter(|&node| node <= served);
-        let (node, given) = later.chain(earlier).find_map(|node| Some((node, next(node)?)))?;
-        entry.served = node;
         Some(given)
     }
 
     /// Finds the best way to each node.
     fn choose(&mut self) {
-        for node in (0..=u8::MAX).map(NodeId).filter(|&node| node != self.own) {
+        let own = self.own.span();
+        for node in (0..=u8::MAX).map(NodeId).filter(|&node| !own.contains(node)) {
             let before = self.paths.get(&node).copied();
             let distance = |link: &Link| link.reach.distance(node);
             let still = before.and_then(|link| distance(self.links.get(&link)?));
@@ -160,6 +185,7 @@ impl Paths {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::adaptor::buses::Span;
     use crate::adaptor::mesh::neighbour::Route;
     use crate::adaptor::mesh::packet::Incarnation;
 
@@ -176,20 +202,29 @@ mod tests {
         std::iter::from_fn(|| paths.poll_event()).collect()
     }
 
-    fn neighbour(identity: Identity) -> Neighbour {
-        Neighbour { identity, incarnation: Incarnation(7) }
+    fn neighbour(end: End) -> Neighbour {
+        Neighbour { end, incarnation: Incarnation(7) }
+    }
+
+    fn own() -> Buses {
+        Buses::single(OWN)
+    }
+
+    /// The first `count` nodes of the span with `bits` bits from `first` on.
+    fn buses(first: u8, bits: u32, count: u16) -> Buses {
+        Buses::new(Span::new(NodeId(first), bits).unwrap(), count).unwrap()
     }
 
     #[test]
     fn a_direct_link_goes_first_and_the_nearest_router_next() {
-        let mut paths = Paths::new(OWN);
-        paths.handle_link_up(LinkId(1), neighbour(Identity::Router));
+        let mut paths = Paths::new(own());
+        paths.handle_link_up(LinkId(1), neighbour(End::Router));
         assert!(events(&mut paths).is_empty());
         paths.handle_routes(LinkId(1), &routes(&[(1, 1), (2, 3), (3, 1)]));
         assert_eq!(events(&mut paths), [PathEvent::Up(TWO), PathEvent::Up(THREE)]);
-        paths.handle_link_up(LinkId(2), neighbour(Identity::Router));
+        paths.handle_link_up(LinkId(2), neighbour(End::Router));
         paths.handle_routes(LinkId(2), &routes(&[(2, 2), (3, 1)]));
-        paths.handle_link_up(LinkId(3), neighbour(Identity::Node(THREE)));
+        paths.handle_link_up(LinkId(3), neighbour(End::node(THREE)));
         assert!(events(&mut paths).is_empty(), "a better way costs nothing");
         assert_eq!(paths.nodes(LinkId(2)).collect::<Vec<_>>(), [TWO]);
         assert_eq!(paths.nodes(LinkId(3)).collect::<Vec<_>>(), [THREE]);
@@ -207,26 +242,67 @@ mod tests {
 
     #[test]
     fn nodes_behind_a_router_take_turns() {
-        let mut paths = Paths::new(OWN);
-        paths.handle_link_up(LinkId(1), neighbour(Identity::Router));
+        let mut paths = Paths::new(own());
+        paths.handle_link_up(LinkId(1), neighbour(End::Router));
         paths.handle_routes(LinkId(1), &routes(&[(2, 1), (3, 1), (4, 1)]));
         let mut served = Vec::new();
         for _ in 0..6 {
-            served.extend(paths.serve(LinkId(1), |node| (node != THREE).then_some(node.0)));
+            served.extend(paths.serve(LinkId(1), |_, node| (node != THREE).then_some(node.0)));
         }
         assert_eq!(served, [2, 4, 2, 4, 2, 4]);
-        assert_eq!(paths.serve(LinkId(1), |_| None::<u8>), None);
+        assert_eq!(paths.serve(LinkId(1), |_, _| None::<u8>), None);
     }
 
     #[test]
     fn a_link_brings_packets_only_of_who_is_there() {
-        let mut paths = Paths::new(OWN);
-        paths.handle_link_up(LinkId(1), neighbour(Identity::Router));
-        paths.handle_link_up(LinkId(2), neighbour(Identity::Node(TWO)));
+        let mut paths = Paths::new(own());
+        paths.handle_link_up(LinkId(1), neighbour(End::Router));
+        paths.handle_link_up(LinkId(2), neighbour(End::node(TWO)));
         assert!(paths.may_come_from(LinkId(1), THREE) && !paths.may_come_from(LinkId(1), OWN));
         assert!(paths.may_come_from(LinkId(2), TWO) && !paths.may_come_from(LinkId(2), THREE));
         paths.handle_routes(LinkId(2), &routes(&[(3, 1)]));
         assert_eq!(paths.nodes(LinkId(2)).collect::<Vec<_>>(), [TWO], "only routers have routes");
-        assert_eq!(paths.handle_silence(TWO), Some(LinkId(2)));
+        assert_eq!(paths.handle_silence(TWO), Some(Remedy::Cut(LinkId(2))));
+    }
+    #[test]
+    fn a_link_reaches_every_bus_of_the_adaptor_there_and_no_other_id_of_it() {
+        let mut paths = Paths::new(buses(0, 1, 2));
+        paths.handle_link_up(LinkId(1), neighbour(End::Adaptor(buses(4, 2, 3))));
+        let reached = [4, 5, 6].map(NodeId);
+        assert_eq!(events(&mut paths), reached.map(PathEvent::Up));
+        assert_eq!(paths.nodes(LinkId(1)).collect::<Vec<_>>(), reached);
+        assert!(paths.may_come_from(LinkId(1), NodeId(6)) && !paths.may_come_from(LinkId(1), NodeId(7)));
+        // One bus that is not heard of is no reason to cut the link of the others.
+        assert_eq!(paths.handle_silence(NodeId(5)), Some(Remedy::Doubt));
+        // From a router nothing comes that is of this adaptor itself, and nothing goes there.
+        paths.handle_link_up(LinkId(2), neighbour(End::Router));
+        paths.handle_routes(LinkId(2), &routes(&[(0, 1), (1, 1), (4, 1), (9, 1)]));
+        assert_eq!(events(&mut paths), [PathEvent::Up(NodeId(9))]);
+        assert!(!paths.may_come_from(LinkId(2), NodeId(1)) && paths.may_come_from(LinkId(2), NodeId(4)));
+        paths.handle_link_down(LinkId(1));
+        let lost = [
+            PathEvent::Down(NodeId(4)),
+            PathEvent::Up(NodeId(4)),
+            PathEvent::Down(NodeId(5)),
+            PathEvent::Down(NodeId(6)),
+        ];
+        assert_eq!(events(&mut paths), lost);
+    }
+
+    #[test]
+    fn every_pair_of_buses_has_its_turn() {
+        let mut paths = Paths::new(buses(0, 1, 2));
+        paths.handle_link_up(LinkId(1), neighbour(End::Adaptor(buses(4, 1, 2))));
+        let mut serve = |silent: Option<(u8, u8)>| {
+            paths.serve(LinkId(1), |from, to| {
+                let pair = (from.0, to.0);
+                (Some(pair) != silent).then_some(pair)
+            })
+        };
+        let all: Vec<_> = (0..8).filter_map(|_| serve(None)).collect();
+        let round = [(0, 4), (1, 4), (0, 5), (1, 5)];
+        assert_eq!(all, [round, round].concat());
+        let others: Vec<_> = (0..3).filter_map(|_| serve(Some((1, 4)))).collect();
+        assert_eq!(others, [(0, 4), (0, 5), (1, 5)]);
     }
 }

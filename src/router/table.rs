@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use crate::adaptor::address::NodeId;
-use crate::adaptor::mesh::neighbour::{Identity, LinkId, MAX_HOPS, Neighbour, Route, Routes};
+use crate::adaptor::buses::Buses;
+use crate::adaptor::mesh::neighbour::{End, LinkId, MAX_HOPS, Neighbour, Route, Routes};
 use crate::adaptor::mesh::packet::Incarnation;
 
 /// A way to a node.
@@ -17,7 +18,7 @@ pub struct Way {
     pub distance: u8,
     /// The first link.
     pub link: LinkId,
-    /// Which life of the node it leads to.
+    /// Which life of the node's adaptor it leads to.
     pub incarnation: Incarnation,
 }
 
@@ -36,11 +37,11 @@ pub struct Table {
 }
 
 impl Table {
-    /// A link with this neighbour is to be used; or the neighbour on it goes on as another incarnation. Returns whether any way changed.
+    /// A link with this neighbour is to be used. Returns whether any way changed.
     pub fn insert(&mut self, link: LinkId, neighbour: Neighbour) -> bool {
-        let ways = match neighbour.identity {
-            Identity::Node(node) => BTreeMap::from([(node, (1, neighbour.incarnation))]),
-            Identity::Router => self.links.remove(&link).map(|entry| entry.ways).unwrap_or_default(),
+        let ways = match neighbour.end {
+            End::Adaptor(buses) => buses.nodes().map(|node| (node, (1, neighbour.incarnation))).collect(),
+            End::Router => BTreeMap::new(),
         };
         self.links.insert(link, Entry { neighbour, ways });
         self.choose()
@@ -56,7 +57,7 @@ impl Table {
     /// The router at the other end reaches these nodes. Returns whether any way changed, the best or another.
     pub fn set_routes(&mut self, link: LinkId, routes: &Routes) -> bool {
         let Some(entry) = self.links.get_mut(&link) else { return false };
-        if entry.neighbour.identity != Identity::Router {
+        if entry.neighbour.end != End::Router {
             return false;
         }
         let farther = |route: Route| {
@@ -85,12 +86,12 @@ impl Table {
         self.links.get(&link).is_some_and(|entry| entry.ways.contains_key(&node))
     }
 
-    /// Another life of the node than `incarnation`, if a router says that it reaches one; the lowest, so that all routers compare
-    /// with the same.
-    pub fn rival(&self, node: NodeId, incarnation: Incarnation) -> Option<Incarnation> {
-        let routers = self.links.values().filter(|entry| entry.neighbour.identity == Identity::Router);
-        let lives = routers.filter_map(|entry| entry.ways.get(&node)).map(|&(_, life)| life);
-        lives.filter(|&life| life != incarnation).min_by_key(|life| life.0)
+    /// Another adaptor than this life of one that has one of its nodes, if a router says that it reaches that; of several the lowest, so that
+    /// all routers compare with the same.
+    pub fn rival(&self, buses: Buses, incarnation: Incarnation) -> Option<Incarnation> {
+        let routers = self.links.values().filter(|entry| entry.neighbour.end == End::Router);
+        let lives = routers.flat_map(|entry| buses.nodes().filter_map(|node| entry.ways.get(&node)));
+        lives.map(|&(_, life)| life).filter(|&life| life != incarnation).min_by_key(|life| life.0)
     }
 
     /// What the neighbour on this link is to know.

@@ -14,8 +14,8 @@ use crate::adaptor::random::Random;
 
 const PATIENCE: Duration = Duration::from_millis(500);
 
-fn node(id: u8) -> Identity {
-    Identity::Node(NodeId(id))
+fn node(id: u8) -> super::End {
+    super::End::node(NodeId(id))
 }
 
 fn frame(wire: &[u8]) -> Frame {
@@ -97,11 +97,10 @@ impl Network {
         self.lives.insert(link, life);
         for (end, other) in [(a, b), (b, a)] {
             let neighbour = match other {
-                End::Router(n) => Neighbour {
-                    identity: Identity::Router,
-                    incarnation: self.routers[n].settings.incarnation,
-                },
-                End::Node(id) => Neighbour { identity: node(id), incarnation: Incarnation(life) },
+                End::Router(n) => {
+                    Neighbour { end: super::End::Router, incarnation: self.routers[n].settings.incarnation }
+                }
+                End::Node(id) => Neighbour { end: node(id), incarnation: Incarnation(life) },
             };
             if let End::Router(n) = end {
                 self.routers[n].handle_link_up(self.now, link, neighbour);
@@ -346,34 +345,6 @@ fn where_two_lives_met_too_late_one_stays() {
     }
 }
 
-#[test]
-fn a_reset_in_a_ring_of_routers_refuses_nobody() {
-    for seed in 0..50 {
-        let mut network = Network::new(4, seed);
-        for (a, b) in [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)] {
-            network.join(End::Router(a), End::Router(b), 0);
-        }
-        // At two routers at once.
-        let links = [0, 1].map(|n| network.join(End::Router(n), End::Node(7), 50));
-        network.settle();
-        for (life, link) in [60, 40].into_iter().flat_map(|life| links.map(|link| (life, link))) {
-            let End::Router(n) = network.links[&link].ends[0] else { unreachable!() };
-            let neighbour = Neighbour { identity: node(7), incarnation: Incarnation(life) };
-            network.routers[n].handle_reborn(network.now, link, neighbour);
-            for _ in 0..network.random.next() % 5 {
-                network.step();
-            }
-        }
-        network.settle();
-        network.wait(PATIENCE);
-        assert!(network.refused.is_empty(), "seed {seed}");
-        for router in &network.routers {
-            assert_eq!(router.table.way(NodeId(7)).unwrap().incarnation, Incarnation(40), "seed {seed}");
-            assert_eq!(router.poll_timeout(), None);
-        }
-    }
-}
-
 /// A router with node 7 at its link 9, which waits because the router at link 1 names another life of it; the
 /// one at link 2 names the same life, and is nearer.
 fn contested() -> Router {
@@ -381,13 +352,13 @@ fn contested() -> Router {
     let mut router = Router::new(settings);
     let now = Instant::ZERO;
     for (link, distance, life) in [(1, 5, 50), (2, 2, 60)] {
-        let neighbour = Neighbour { identity: Identity::Router, incarnation: Incarnation(link) };
+        let neighbour = Neighbour { end: super::End::Router, incarnation: Incarnation(link) };
         router.handle_link_up(now, LinkId(link), neighbour);
         let routes = Routes::new([Route { node: NodeId(7), distance, incarnation: Incarnation(life) }]);
         let packet = Packet::between(Identity::Router, NodeId(0), Incarnation(link), Body::Routes(routes));
         router.handle_packet(now, LinkId(link), &frame(&wire(&packet)));
     }
-    let neighbour = Neighbour { identity: node(7), incarnation: Incarnation(60) };
+    let neighbour = Neighbour { end: node(7), incarnation: Incarnation(60) };
     router.handle_link_up(now, LinkId(9), neighbour);
     assert_eq!(router.poll_timeout(), Some(now.after(PATIENCE)));
     assert!(router.poll_packet(LinkId(9)).is_none());
@@ -403,22 +374,12 @@ fn who_waits_is_let_in_when_its_rival_is_gone_whichever_way_was_the_best() {
 }
 
 #[test]
-fn who_waits_is_let_in_when_it_is_the_same_life_after_all() {
-    let mut router = contested();
-    router.handle_link_down(Instant::ZERO, LinkId(2));
-    let neighbour = Neighbour { identity: node(7), incarnation: Incarnation(50) };
-    router.handle_reborn(Instant::ZERO, LinkId(9), neighbour);
-    assert_eq!(router.poll_timeout(), None);
-    assert!(router.poll_packet(LinkId(9)).is_some());
-}
-
-#[test]
 fn a_slow_destination_stops_nobody_else() {
     let now = Instant::ZERO;
     let settings = Settings { incarnation: Incarnation(1), buffer: 16 << 20, patience: PATIENCE };
     let mut router = Router::new(settings);
     for id in 1..=3u8 {
-        let neighbour = Neighbour { identity: node(id), incarnation: Incarnation(10) };
+        let neighbour = Neighbour { end: node(id), incarnation: Incarnation(10) };
         router.handle_link_up(now, LinkId(id.into()), neighbour);
         while router.poll_packet(LinkId(id.into())).is_some() {}
     }

@@ -149,7 +149,7 @@ impl Peer {
         let stream = TcpStream::connect(place.address(1)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut peer = Self { stream, framer: Framer::default(), victim: Incarnation(0) };
-        peer.send(&[Body::Join { router: false, wants_reply: true }]);
+        peer.send(&[Body::Join { role: Role::NODE, wants_reply: true }]);
         assert!(matches!(peer.next().body, Body::Join { .. }));
         peer.send(&[Body::Hello { wants_reply: true, epoch: Epoch(0), nonce: 7, echo: 0, lease: 150_000 }]);
         loop {

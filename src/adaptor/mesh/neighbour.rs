@@ -8,16 +8,19 @@ use core::fmt;
 
 use super::packet::Incarnation;
 use crate::adaptor::address::NodeId;
+use crate::adaptor::buses::{Buses, Span};
 
 /// The most routers that a packet passes, and so the greatest distance of a node from a router.
 pub const MAX_HOPS: u8 = 15;
 /// Bytes of a route in a list: node, distance, incarnation.
 const ROUTE_LEN: usize = 10;
+const ROLE_ADAPTOR: u32 = 1;
+const ROLE_ROUTER: u32 = 2;
 
-/// What an end of a link is.
+/// How an end of a link is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Identity {
-    /// The adaptor of a node.
+    /// An adaptor, by its node, or by the first one where it has several.
     Node(NodeId),
     /// A router, which has no node id.
     Router,
@@ -42,12 +45,110 @@ impl fmt::Display for Identity {
     }
 }
 
+/// What is at an end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    /// An adaptor: the nodes that it has.
+    Adaptor(Buses),
+    /// A router.
+    Router,
+}
+
+impl End {
+    /// An adaptor with one bus.
+    pub const fn node(node: NodeId) -> Self {
+        Self::Adaptor(Buses::single(node))
+    }
+
+    /// What it is called.
+    pub const fn identity(self) -> Identity {
+        match self {
+            Self::Adaptor(buses) => Identity::Node(buses.span().first()),
+            Self::Router => Identity::Router,
+        }
+    }
+
+    /// The node ids that belong to it, if any do.
+    pub const fn span(self) -> Option<Span> {
+        match self {
+            Self::Adaptor(buses) => Some(buses.span()),
+            Self::Router => None,
+        }
+    }
+
+    /// Whether a node id belongs to both.
+    pub fn overlaps(self, other: Self) -> bool {
+        matches!((self.span(), other.span()), (Some(own), Some(other)) if own.overlaps(other))
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Adaptor(buses) => buses.span().fmt(f),
+            Self::Router => Identity::Router.fmt(f),
+        }
+    }
+}
+
+/// What an end of a link says that it is. The source of the packet is its first node id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// An adaptor.
+    Adaptor {
+        /// Low bits of its node ids that are a bus number.
+        bus_bits: u8,
+        /// How many buses it has besides bus 0.
+        further: u8,
+    },
+    /// A router, which has no node id.
+    Router,
+}
+
+impl Role {
+    /// An adaptor with one bus.
+    pub const NODE: Self = Self::Adaptor { bus_bits: 0, further: 0 };
+
+    /// What this end says of itself.
+    pub fn of(end: End) -> Self {
+        let End::Adaptor(buses) = end else { return Self::Router };
+        let byte = |number: u32| u8::try_from(number).unwrap_or(u8::MAX);
+        let further = u32::from(buses.count()).saturating_sub(1);
+        Self::Adaptor { bus_bits: byte(buses.span().bits()), further: byte(further) }
+    }
+
+    /// What is there, where the end's first node id is `first`; `None` where that makes no sense.
+    pub(super) fn end(self, first: NodeId) -> Option<End> {
+        match self {
+            Self::Adaptor { bus_bits, further } => {
+                let span = Span::new(first, bus_bits.into())?;
+                Buses::new(span, u16::from(further).saturating_add(1)).map(End::Adaptor)
+            }
+            Self::Router => (first == Identity::Router.id()).then_some(End::Router),
+        }
+    }
+
+    /// Its form on the wire: the fields count and address.
+    pub(super) const fn fields(self) -> (u32, u64) {
+        match self {
+            Self::Adaptor { bus_bits, further } => (ROLE_ADAPTOR, bus_bits as u64 | (further as u64) << 8),
+            Self::Router => (ROLE_ROUTER, 0),
+        }
+    }
+
+    /// The role with these fields, where they are one's form.
+    pub(super) const fn from_fields(count: u32, address: u64) -> Self {
+        let [bus_bits, further, ..] = address.to_le_bytes();
+        if count == ROLE_ROUTER { Self::Router } else { Self::Adaptor { bus_bits, further } }
+    }
+}
+
 /// Why the other end of a link is not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// It is nobody that this end is configured to talk to.
     NotConfigured,
-    /// Its node id is held by another incarnation that is alive.
+    /// One of its node ids is held by another adaptor that is alive.
     Duplicate,
     /// It is not who it claims to be, or looked for somebody else.
     WrongIdentity,
@@ -98,7 +199,7 @@ pub struct Route {
     pub node: NodeId,
     /// Routers on the way, the one that tells included: 1 where the node is linked with it, at most [`MAX_HOPS`].
     pub distance: u8,
-    /// Which life of the node it is, never 0.
+    /// Which life of the node's adaptor it is, never 0.
     pub incarnation: Incarnation,
 }
 
@@ -153,7 +254,14 @@ pub struct LinkId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     /// What it is.
-    pub identity: Identity,
-    /// Which life of it.
+    pub end: End,
+    /// Which life of it: of the process, whatever resets its functions have.
     pub incarnation: Incarnation,
+}
+
+impl Neighbour {
+    /// What it is called.
+    pub const fn identity(&self) -> Identity {
+        self.end.identity()
+    }
 }

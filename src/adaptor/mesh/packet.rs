@@ -8,7 +8,7 @@ use bytes::Bytes;
 use core::fmt;
 use crc_fast::{CrcAlgorithm, checksum};
 
-use super::neighbour::{Identity, Refusal, Routes};
+use super::neighbour::{End, Identity, Refusal, Role, Routes};
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::address::{NodeId, OFFSET_BITS};
 use crate::adaptor::channel::Channel;
@@ -28,10 +28,9 @@ const CRC_AT: usize = 12;
 /// count on the way, so that the CRC takes the upper half as 0.
 const CHANNEL_AT: usize = 6;
 const HOPS_SHIFT: u32 = 4;
-const ROLE_ADAPTOR: u32 = 1;
-const ROLE_ROUTER: u32 = 2;
 
-/// One life of a node: drawn at random when its process starts and at each reset, never 0.
+/// One life of a node: drawn at random when its process starts and at each reset, never 0. Between the ends of a link, one life of the process there,
+/// which resets do not end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Incarnation(pub u64);
 
@@ -153,8 +152,8 @@ pub enum Body {
     },
     /// To the other end of the link only: who this end is. Comes first in each direction.
     Join {
-        /// A router, rather than the adaptor of the source node.
-        router: bool,
+        /// What is there.
+        role: Role,
         /// The other end shall answer with a Join, or a Refuse.
         wants_reply: bool,
     },
@@ -274,10 +273,18 @@ impl Packet {
     }
 
     /// Who sends this, where it is a [`Body::Join`] in which everything has a meaning.
-    pub fn joiner(&self) -> Option<Identity> {
-        let Body::Join { router, .. } = self.body else { return None };
-        let identity = if router { Identity::Router } else { Identity::Node(self.source) };
-        (identity.id() == self.source && self.source_incarnation.0 != 0).then_some(identity)
+    pub fn joiner(&self) -> Option<End> {
+        let Body::Join { role, .. } = self.body else { return None };
+        role.end(self.source).filter(|_| self.source_incarnation.0 != 0)
+    }
+
+    /// The same packet where it may have to wait: what is to be written is in memory of its own, and does not keep all that was received with it.
+    #[must_use]
+    pub fn detach(mut self) -> Self {
+        if let Body::Write { data, .. } = &mut self.body {
+            *data = Bytes::copy_from_slice(data);
+        }
+        self
     }
 
     /// Appends the wire form to `out`. A payload beyond [`MAX_PAYLOAD`] is not allowed for; the
@@ -398,9 +405,10 @@ impl Body {
                 (responding(command::NAK, *epoch, *expected, *stamp), &[])
             }
             Self::Ask { epoch, stamp } => (responding(command::ASK, *epoch, Sequence(0), *stamp), &[]),
-            Self::Join { router, wants_reply } => {
-                let count = if *router { ROLE_ROUTER } else { ROLE_ADAPTOR };
-                (Fields { command: command::JOIN, sequence: (*wants_reply).into(), count, ..none }, &[])
+            Self::Join { role, wants_reply } => {
+                let (count, address) = role.fields();
+                let sequence = (*wants_reply).into();
+                (Fields { command: command::JOIN, sequence, count, address, ..none }, &[])
             }
             Self::Refuse { reason } => {
                 (Fields { command: command::REFUSE, code: reason.bits(), ..none }, &[])
@@ -438,7 +446,8 @@ impl Body {
             command::NAK => Self::Nak { epoch, expected: sequence, stamp },
             command::ASK => Self::Ask { epoch, stamp },
             command::JOIN => {
-                Self::Join { router: fields.count == ROLE_ROUTER, wants_reply: fields.sequence == 1 }
+                let role = Role::from_fields(fields.count, fields.address);
+                Self::Join { role, wants_reply: fields.sequence == 1 }
             }
             command::REFUSE => Self::Refuse { reason: Refusal::from_bits(fields.code)? },
             command::ROUTES => Self::Routes(Routes::parse(data.clone())?),

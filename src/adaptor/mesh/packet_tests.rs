@@ -4,10 +4,11 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::framing::{FrameError, Framer};
-use super::neighbour::{Identity, MAX_HOPS, Refusal, Route, Routes};
+use super::neighbour::{End, Identity, MAX_HOPS, Refusal, Role, Route, Routes};
 use super::packet::*;
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::address::NodeId;
+use crate::adaptor::buses::{Buses, Span};
 use crate::adaptor::channel::Channel;
 use crate::adaptor::status::Code;
 
@@ -65,6 +66,19 @@ const JOIN_BYTES: [u8; 64] = [
     0, 0, 0, 0, 0, 0, 0, 0,
 ];
 
+/// The first 3 of the 4 buses that there can be.
+#[rustfmt::skip]
+const JOIN_OF_SEVERAL_BYTES: [u8; 64] = [
+    b'A', b'R', 1, 9, 4, 2, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    0x44, 0x44, 0x33, 0x33, 0x22, 0x22, 0x11, 0x11,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 1, 0, 0, 0,
+    2, 2, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0,
+];
+
 #[rustfmt::skip]
 const REFUSE_BYTES: [u8; 64] = [
     b'A', b'R', 1, 10, 0, 3, 0, 2,
@@ -112,12 +126,19 @@ fn routes(list: &[(u8, u8, u64)]) -> Routes {
 fn golden_bytes_of_what_the_ends_of_a_link_say() {
     let life = Incarnation(0x1111_2222_3333_4444);
     let node = Identity::Node(NodeId(3));
-    let join = Packet::between(node, NodeId(2), life, Body::Join { router: false, wants_reply: true });
+    let join = Packet::between(node, NodeId(2), life, Body::Join { role: Role::NODE, wants_reply: true });
+    let several = Body::Join { role: Role::Adaptor { bus_bits: 2, further: 2 }, wants_reply: false };
+    let several = Packet::between(Identity::Node(NodeId(4)), NodeId(2), life, several);
     let refuse = Body::Refuse { reason: Refusal::Duplicate };
     let refuse = Packet::between(Identity::Router, NodeId(3), life, refuse);
     let list = Body::Routes(routes(&[(1, 1, 5), (7, 15, 0x1122_3344_5566_7788)]));
     let list = Packet::between(Identity::Router, NodeId(3), life, list);
-    for (packet, bytes) in [(join, &JOIN_BYTES[..]), (refuse, &REFUSE_BYTES), (list, &ROUTES_BYTES)] {
+    for (packet, bytes) in [
+        (join, &JOIN_BYTES[..]),
+        (several, &JOIN_OF_SEVERAL_BYTES),
+        (refuse, &REFUSE_BYTES),
+        (list, &ROUTES_BYTES),
+    ] {
         let bytes = sealed(bytes.to_vec());
         assert_eq!(emitted(&packet), bytes);
         assert_eq!(Packet::parse(Bytes::from(bytes)), Ok(packet));
@@ -126,17 +147,36 @@ fn golden_bytes_of_what_the_ends_of_a_link_say() {
 
 #[test]
 fn a_join_names_its_sender() {
-    let join = |source, router, incarnation| {
-        let body = Body::Join { router, wants_reply: false };
+    let join = |source, role, incarnation| {
+        let body = Body::Join { role, wants_reply: false };
         let packet = Packet { source: NodeId(source), body, ..write_packet() };
         Packet { source_incarnation: Incarnation(incarnation), ..packet }.joiner()
     };
-    assert_eq!(join(3, false, 1), Some(Identity::Node(NodeId(3))));
-    assert_eq!(join(0, false, 1), Some(Identity::Node(NodeId(0))));
-    assert_eq!(join(0, true, 1), Some(Identity::Router));
-    assert_eq!(join(3, true, 1), None);
-    assert_eq!(join(3, false, 0), None);
+    let several = |bus_bits, further| Role::Adaptor { bus_bits, further };
+    let adaptor = |first, bits, count| {
+        Some(End::Adaptor(Buses::new(Span::new(NodeId(first), bits).unwrap(), count).unwrap()))
+    };
+    assert_eq!(join(3, Role::NODE, 1), Some(End::node(NodeId(3))));
+    assert_eq!(join(0, Role::NODE, 1), Some(End::node(NodeId(0))));
+    assert_eq!(join(0, Role::Router, 1), Some(End::Router));
+    assert_eq!(join(3, Role::Router, 1), None);
+    assert_eq!(join(3, Role::NODE, 0), None);
     assert_eq!(write_packet().joiner(), None);
+    assert_eq!(join(4, several(2, 2), 1), adaptor(4, 2, 3));
+    assert_eq!(join(4, several(2, 0), 1), adaptor(4, 2, 1));
+    assert_eq!(join(0, several(8, 255), 1), adaptor(0, 8, 256));
+    for (source, role) in [
+        (5, several(1, 1)),
+        (4, several(1, 2)),
+        (4, several(0, 1)),
+        (0, several(9, 0)),
+        (0, several(255, 255)),
+    ] {
+        assert_eq!(join(source, role, 1), None, "{source}, {role:?}");
+    }
+    for end in [End::Router, End::node(NodeId(7)), adaptor(4, 2, 3).unwrap(), adaptor(0, 8, 256).unwrap()] {
+        assert_eq!(join(end.identity().id().0, Role::of(end), 1), Some(end));
+    }
 }
 
 #[test]
@@ -259,7 +299,13 @@ fn body() -> impl Strategy<Value = Body> {
             stamp
         }),
         (epoch, stamp).prop_map(|(epoch, stamp)| Body::Ask { epoch, stamp }),
-        (any::<bool>(), any::<bool>()).prop_map(|(router, wants_reply)| Body::Join { router, wants_reply }),
+        (proptest::option::of((any::<u8>(), any::<u8>())), any::<bool>()).prop_map(
+            |(adaptor, wants_reply)| {
+                let role =
+                    adaptor.map_or(Role::Router, |(bus_bits, further)| Role::Adaptor { bus_bits, further });
+                Body::Join { role, wants_reply }
+            }
+        ),
         proptest::sample::select(&Refusal::ALL[..]).prop_map(|reason| Body::Refuse { reason }),
         proptest::collection::btree_map(any::<u8>(), (1..=MAX_HOPS, 1..u64::MAX), 0..20).prop_map(|map| {
             let list: Vec<_> = map.into_iter().map(|(n, (d, i))| (n, d, i)).collect();

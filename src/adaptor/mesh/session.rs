@@ -229,9 +229,7 @@ impl Session {
             Body::Hello { .. } | Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => {}
             Body::Write { progress, sequence, offset, data } => {
                 if self.handle_progress(now, channel, progress, out) {
-                    // A copy, so that a request that waits does not hold all of what was received with it.
-                    let kind = RequestKind::Write(Bytes::copy_from_slice(&data));
-                    self.handle_request(channel, sequence, offset, kind, out);
+                    self.handle_request(channel, sequence, offset, RequestKind::Write(data), out);
                 }
             }
             Body::Read { progress, sequence, offset, len } => {

@@ -1,10 +1,12 @@
 //! Introductions: what becomes of a connection whose other side has said who it is.
 
 use super::super::admission::{Claim, Company};
+use super::super::identity::Owner;
 use super::super::peer::{Existing, Peer, PeerKey, Verdict, judge};
 use super::{LEAVE_TIME, Link, LinkEvent, Links, Role, is_due};
 use crate::adaptor::Instant;
-use crate::adaptor::mesh::neighbour::{Identity, LinkId, Refusal};
+use crate::adaptor::address::NodeId;
+use crate::adaptor::mesh::neighbour::{Identity, LinkId, Neighbour, Refusal};
 use crate::adaptor::mesh::packet::{Body, Packet};
 use crate::poller::{Interest, Token};
 
@@ -14,7 +16,7 @@ impl Links {
         &self,
         packet: &Packet,
         dialed: Option<Identity>,
-        certified: Option<Identity>,
+        certified: Option<Owner>,
     ) -> Result<Claim, (Refusal, String)> {
         let Some(claim) = Claim::from_join(packet, dialed, certified) else {
             return Err((Refusal::WrongIdentity, "it does not begin with a Join".to_owned()));
@@ -25,16 +27,24 @@ impl Links {
 
     /// A stranger has said who it is.
     pub(super) fn introduce(&mut self, now: Instant, token: Token, packet: &Packet) {
-        let certified = self.entries.get(&token).and_then(|entry| entry.connection.identity());
-        let claim = match self.admit(packet, None, certified) {
-            Ok(claim) => claim,
-            Err((refusal, why)) => return self.dismiss(now, token, refusal, &why),
-        };
-        let identity = claim.neighbour.identity;
+        let certified = self.entries.get(&token).and_then(|entry| entry.connection.owner());
+        match self.admit(packet, None, certified) {
+            Ok(claim) => self.place(now, token, claim),
+            Err((refusal, why)) => self.dismiss(now, token, refusal, &why),
+        }
+    }
+
+    /// Finds out what becomes of an accepted connection with a good claim, in view of the links that there are.
+    pub(super) fn place(&mut self, now: Instant, token: Token, claim: Claim) {
+        let identity = claim.neighbour.identity();
         let Identity::Node(node) = identity else {
             return self.take(now, token, None, claim);
         };
         let key = PeerKey::Node(node);
+        if let Some(holder) = self.holder_besides(key, &claim.neighbour) {
+            log::debug!("{}: {holder} has some of its node ids", claim.neighbour.end);
+            return self.park(now, token, holder, claim, Verdict::Contest);
+        }
         let peer = match &self.company {
             Company::Everyone => self.peers.entry(key).or_insert_with(|| Peer::new(now, key, None, false)),
             Company::Nodes(_) => match self.peers.get_mut(&key) {
@@ -57,7 +67,7 @@ impl Links {
             }),
             _ => None,
         });
-        let verdict = judge(self.own.identity, identity, existing);
+        let verdict = judge(self.own.identity(), identity, existing);
         log::debug!("{identity}: introduced itself on a connection it made: {verdict:?} ({existing:?})");
         match verdict {
             Verdict::Refuse => self.dismiss(now, token, Refusal::Superseded, "it has a newer connection"),
@@ -73,7 +83,20 @@ impl Links {
         }
     }
 
-    /// Keeps an accepted connection aside, until the peer's link turns out to be good or not.
+    /// Another peer than `key` that is linked and has some of the node ids that `claimed` has.
+    fn holder_besides(&self, key: PeerKey, claimed: &Neighbour) -> Option<PeerKey> {
+        let holds = |peer: &&Peer| {
+            let link = peer.link.and_then(|link| self.entries.get(&link));
+            let Some(Role::Link(Link { joined: Some((holder, _)), .. })) = link.map(|entry| &entry.role)
+            else {
+                return false;
+            };
+            peer.key != key && holder.end.overlaps(claimed.end)
+        };
+        self.peers.values().find(holds).map(|peer| peer.key)
+    }
+
+    /// Keeps an accepted connection aside, until the link of the peer `key` turns out to be good or not.
     fn park(&mut self, now: Instant, token: Token, key: PeerKey, claim: Claim, verdict: Verdict) {
         let mut deadline = (verdict == Verdict::Contest).then(|| now.after(self.contest_time()));
         let Some(peer) = self.peers.get_mut(&key) else { return };
@@ -121,15 +144,26 @@ impl Links {
     pub(super) fn handle_join(&mut self, now: Instant, token: Token, packet: &Packet) {
         let Some(entry) = self.entries.get(&token) else { return };
         let Role::Link(link) = &entry.role else { return };
-        let (key, before, certified) = (link.key, link.joined, entry.connection.identity());
+        let (key, before, certified) = (link.key, link.joined, entry.connection.owner());
         let expected = match before {
-            Some((neighbour, _)) => Some(neighbour.identity),
+            Some((neighbour, _)) => Some(neighbour.identity()),
             None => key.map(PeerKey::identity),
         };
         let claim = match self.admit(packet, expected, certified) {
             Ok(claim) => claim,
             Err((refusal, why)) => return self.dismiss(now, token, refusal, &why),
         };
+        if before.is_some_and(|(neighbour, _)| neighbour != claim.neighbour) {
+            let why = format!("it is {} now, and was another before", claim.neighbour.end);
+            return self.dismiss(now, token, Refusal::WrongIdentity, &why);
+        }
+        if let Some(key) = key
+            && before.is_none()
+            && let Some(holder) = self.holder_besides(key, &claim.neighbour)
+        {
+            let why = format!("it is {}, and {holder} has some of these node ids", claim.neighbour.end);
+            return self.dismiss(now, token, Refusal::Duplicate, &why);
+        }
         let patience = self.patience();
         let Some(entry) = self.entries.get_mut(&token) else { return };
         let Role::Link(link) = &mut entry.role else { return };
@@ -138,19 +172,12 @@ impl Links {
             link.want_join(false);
         }
         let id = LinkId(token.0);
-        match before {
-            None => {
-                entry.deadline = None;
-                link.joined = Some((claim.neighbour, now));
-                link.look_at = now.after(patience);
-                self.events.push_back(LinkEvent::Up(id, claim.neighbour));
-                self.note_router(key, claim.neighbour);
-            }
-            Some((neighbour, since)) if neighbour != claim.neighbour => {
-                link.joined = Some((claim.neighbour, since));
-                self.events.push_back(LinkEvent::Reborn(id, claim.neighbour));
-            }
-            Some(_) => {}
+        if before.is_none() {
+            entry.deadline = None;
+            link.joined = Some((claim.neighbour, now));
+            link.look_at = now.after(patience);
+            self.events.push_back(LinkEvent::Up(id, claim.neighbour));
+            self.note_router(key, claim.neighbour);
         }
         if before.is_none() || !wants_reply {
             self.settle(now, key);
@@ -179,22 +206,31 @@ impl Links {
     }
 
     /// The other end does not let us in, or not any more.
-    pub(super) fn handle_refusal(&mut self, now: Instant, token: Token, refusal: Refusal) {
+    pub(super) fn handle_refusal(&mut self, now: Instant, token: Token, from: NodeId, refusal: Refusal) {
         let Some(entry) = self.entries.get(&token) else { return };
         let Role::Link(Link { key, dialed, .. }) = entry.role else { return };
         let remote = entry.remote;
+        let own = self.own.end;
         if let Some(peer) = key.and_then(|key| self.peers.get_mut(&key)) {
             if refusal == Refusal::Duplicate && dialed {
                 peer.note_duplicate(now);
+                let several = if own.span().is_some_and(|span| span.len() > 1) { "one of " } else { "" };
                 let problem = format!(
-                    "{} is in use by another adaptor, says {remote}, so this one is not let in; give each adaptor an id of \
-                     its own",
-                    self.own.identity
+                    "{several}{own} is in use by another adaptor, says {remote}, so this one is not let in; give each adaptor \
+                     ids of its own"
                 );
                 peer.report(log::Level::Error, &problem);
             } else if refusal != Refusal::Superseded {
                 peer.calls_us_duplicate = None;
-                let problem = format!("{remote} refuses {}: {refusal}", self.own.identity);
+                let mut problem = format!("{remote} refuses {own}: {refusal}");
+                if refusal == Refusal::WrongIdentity
+                    && let PeerKey::Node(node) = peer.key
+                    && node != from
+                {
+                    problem.push_str(&format!(
+                        "; there is node {from} (an adaptor with several buses is given by its first node id only)"
+                    ));
+                }
                 peer.report(log::Level::Error, &problem);
             }
         }
@@ -231,13 +267,13 @@ impl Links {
         let remote = entry.remote;
         let own = self.own;
         let (to, is_link) = match &entry.role {
-            Role::Link(link) => (link.joined.map(|(neighbour, _)| neighbour.identity), true),
-            Role::Parked(_, claim) => (Some(claim.neighbour.identity), false),
+            Role::Link(link) => (link.joined.map(|(neighbour, _)| neighbour.identity()), true),
+            Role::Parked(_, claim) => (Some(claim.neighbour.identity()), false),
             _ => (None, false),
         };
         let to = to.unwrap_or(Identity::Router).id();
         let mut packet =
-            Some(Packet::between(own.identity, to, own.incarnation, Body::Refuse { reason: refusal }));
+            Some(Packet::between(own.identity(), to, own.incarnation, Body::Refuse { reason: refusal }));
         let sent = entry
             .connection
             .send(&self.poller, 1, |out| packet.take().map(|packet| packet.emit(out)).is_some());

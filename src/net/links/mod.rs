@@ -24,8 +24,8 @@ use super::peer::{Peer, PeerKey};
 use super::socket;
 use crate::adaptor::Instant;
 use crate::adaptor::mesh::framing::{Frame, FrameError};
-use crate::adaptor::mesh::neighbour::{Identity, LinkId, Neighbour, Refusal};
-use crate::adaptor::mesh::packet::{Body, HEADER_LEN, Incarnation, Packet, ParseError};
+use crate::adaptor::mesh::neighbour::{End, Identity, LinkId, Neighbour, Refusal, Role as EndRole};
+use crate::adaptor::mesh::packet::{Body, HEADER_LEN, Packet, ParseError};
 use crate::adaptor::random::Random;
 use crate::poller::{Poller, Report, Token};
 
@@ -81,15 +81,13 @@ pub enum StartError {
 pub enum LinkEvent {
     /// There is a link with this neighbour.
     Up(LinkId, Neighbour),
-    /// The neighbour goes on as another incarnation, on the same link.
-    Reborn(LinkId, Neighbour),
     /// There is none any more.
     Down(LinkId),
     /// A packet arrived that is not the links' own.
     Packet(LinkId, Frame),
     /// A packet arrived that was not intact.
     Corrupt(LinkId),
-    /// Somebody says that another adaptor has this node's id; or nobody does any more.
+    /// Somebody says that another adaptor has one of this one's node ids; or nobody does any more.
     Duplicate(bool),
 }
 
@@ -205,7 +203,7 @@ impl Links {
         };
         let mut peers = BTreeMap::new();
         let mut add = |key: PeerKey, address| {
-            let waits = listen.is_some() && own.identity > key.identity();
+            let waits = listen.is_some() && own.identity() > key.identity();
             peers.insert(key, Peer::new(now, key, address, waits));
         };
         if let Company::Nodes(nodes) = &company {
@@ -234,16 +232,6 @@ impl Links {
             rejects: RateLimit::default(),
             random: Random::new(seed),
         })
-    }
-
-    /// This end goes on as another incarnation, and says so on every link.
-    pub fn set_incarnation(&mut self, incarnation: Incarnation) {
-        self.own.incarnation = incarnation;
-        for entry in self.entries.values_mut() {
-            if let Role::Link(link) = &mut entry.role {
-                link.want_join(false);
-            }
-        }
     }
 
     /// Does what a report makes possible. A report about something that is closed by now is ignored.
@@ -366,7 +354,7 @@ impl Links {
             }
             let (own, key) = (self.own, link.key);
             let Link { joined, join_to_send, over, .. } = link;
-            let to = joined.map(|(neighbour, _)| neighbour.identity).or(key.map(PeerKey::identity));
+            let to = joined.map(|(neighbour, _)| neighbour.identity()).or(key.map(PeerKey::identity));
             let sent = connection.send(&self.poller, CHUNKS_A_TURN, |out| {
                 if let Some(wants_reply) = join_to_send.take() {
                     join(own, to, wants_reply).emit(out);
@@ -422,10 +410,12 @@ impl Links {
         match entry.connection.next_frame() {
             Some(Ok(frame)) => match (&frame.packet.body, link.joined) {
                 (Body::Join { .. }, _) => self.handle_join(now, token, &frame.packet),
-                (&Body::Refuse { reason }, _) => self.handle_refusal(now, token, reason),
+                (&Body::Refuse { reason }, _) => {
+                    self.handle_refusal(now, token, frame.packet.source, reason);
+                }
                 (_, None) => self.close(now, token, "it does not begin with a Join"),
                 (body, Some((neighbour, _))) => {
-                    if matches!(body, Body::Routes(_)) && neighbour.identity == Identity::Router {
+                    if matches!(body, Body::Routes(_)) && neighbour.end == End::Router {
                         // Which it sends only to whom it has let in.
                         self.note_admission(link_key(&self.entries, token));
                     }
@@ -472,9 +462,9 @@ fn is_due(now: Instant, time: Option<Instant>) -> bool {
 
 /// What `own` says to `to` about itself.
 fn join(own: Neighbour, to: Option<Identity>, wants_reply: bool) -> Packet {
-    let router = own.identity == Identity::Router;
     let to = to.unwrap_or(Identity::Router).id();
-    Packet::between(own.identity, to, own.incarnation, Body::Join { router, wants_reply })
+    let body = Body::Join { role: EndRole::of(own.end), wants_reply };
+    Packet::between(own.identity(), to, own.incarnation, body)
 }
 
 #[cfg(test)]

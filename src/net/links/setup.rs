@@ -195,7 +195,11 @@ impl Links {
             && let Some(Role::Parked(_, claim)) = self.entries.get(&parked).map(|entry| &entry.role)
         {
             let claim = *claim;
-            self.take(now, parked, Some(key), claim);
+            self.place(now, parked, claim);
+        }
+        let Some(peer) = self.peers.get_mut(&key) else { return };
+        // What was kept aside may be of this peer, and of use.
+        if peer.link.is_some() {
             return;
         }
         let lived = link.joined.map_or(Duration::ZERO, |(_, since)| now.since(since));

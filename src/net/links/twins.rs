@@ -8,7 +8,7 @@ use core::time::Duration;
 use super::super::peer::PeerKey;
 use super::Links;
 use crate::adaptor::Instant;
-use crate::adaptor::mesh::neighbour::{Identity, Neighbour};
+use crate::adaptor::mesh::neighbour::{End, Neighbour};
 
 /// How long the address that was in use has the others wait when its link is lost.
 const HEAD_START: Duration = Duration::from_millis(100);
@@ -18,7 +18,7 @@ impl Links {
     /// earlier link by now is why it is not the first.
     pub(super) fn note_router(&mut self, key: Option<PeerKey>, neighbour: Neighbour) {
         // Routers have links enough for each other.
-        if self.own.identity == Identity::Router || neighbour.identity != Identity::Router {
+        if self.own.end == End::Router || neighbour.end != End::Router {
             return;
         }
         let Some(key) = key else { return };

@@ -3,7 +3,7 @@
 use super::*;
 
 /// An end that only counts its links.
-struct End {
+struct Party {
     poller: Rc<Poller>,
     links: Links,
     reports: Reports,
@@ -11,12 +11,12 @@ struct End {
     ups: usize,
 }
 
-impl End {
+impl Party {
     fn new(now: Instant, own: Neighbour, listen: Option<SocketAddr>, routers: &[SocketAddr]) -> Self {
         let poller = Rc::new(Poller::new().unwrap());
-        let company = match own.identity {
-            Identity::Node(_) => Company::Nodes(BTreeMap::new()),
-            Identity::Router => Company::Everyone,
+        let company = match own.end {
+            End::Adaptor(_) => Company::Nodes(BTreeMap::new()),
+            End::Router => Company::Everyone,
         };
         let settings = Settings {
             own,
@@ -52,7 +52,7 @@ impl End {
     }
 }
 
-fn run(ends: &mut [&mut End], now: &mut Instant, lasts: Duration) {
+fn run(ends: &mut [&mut Party], now: &mut Instant, lasts: Duration) {
     let end = now.after(lasts);
     while *now < end {
         ends.iter_mut().for_each(|end| end.turn(*now));
@@ -60,10 +60,10 @@ fn run(ends: &mut [&mut End], now: &mut Instant, lasts: Duration) {
     }
 }
 
-fn router(now: Instant, life: u64, port: u16) -> End {
-    let own = Neighbour { identity: Identity::Router, incarnation: Incarnation(life) };
+fn router(now: Instant, life: u64, port: u16) -> Party {
+    let own = Neighbour { end: End::Router, incarnation: Incarnation(life) };
     // Every address of this host leads there.
-    End::new(now, own, Some(SocketAddr::from(([0, 0, 0, 0], port))), &[])
+    Party::new(now, own, Some(SocketAddr::from(([0, 0, 0, 0], port))), &[])
 }
 
 #[test]
@@ -72,8 +72,8 @@ fn of_several_addresses_of_one_router_one_is_used_and_another_when_that_fails() 
     // No other test has this port, as it is taken at all addresses.
     let port = address(16, LOW).port() + 10_000;
     let [first, second, third] = [1, 2, 3].map(|host| SocketAddr::from(([127, 0, 0, host], port)));
-    let own = Neighbour { identity: Identity::Node(LOW), incarnation: Incarnation(1) };
-    let mut node = End::new(now, own, None, &[first, second, third]);
+    let own = Neighbour { end: End::node(LOW), incarnation: Incarnation(1) };
+    let mut node = Party::new(now, own, None, &[first, second, third]);
     let mut there = router(now, 7, port);
     run(&mut [&mut node, &mut there], &mut now, Duration::from_secs(2));
     assert_eq!((node.up.len(), there.up.len()), (1, 1));
@@ -98,8 +98,8 @@ fn of_several_addresses_of_one_router_one_is_used_and_another_when_that_fails() 
     // Where an address turns out to be that of another router, both are used.
     drop(there);
     let listen = |life, address| {
-        let own = Neighbour { identity: Identity::Router, incarnation: Incarnation(life) };
-        End::new(now, own, Some(address), &[])
+        let own = Neighbour { end: End::Router, incarnation: Incarnation(life) };
+        Party::new(now, own, Some(address), &[])
     };
     let (mut one, mut two) = (listen(20, first), listen(21, second));
     run(&mut [&mut node, &mut one, &mut two], &mut now, Duration::from_secs(10));

@@ -9,7 +9,8 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use tempfile::TempDir;
 
 use super::*;
-use crate::net::{Identity, TlsFiles};
+use crate::adaptor::buses::Span;
+use crate::net::{Owner, TlsFiles};
 
 const STRANGER: NodeId = NodeId(3);
 
@@ -30,9 +31,9 @@ impl Authority {
     }
 
     /// Credentials of `own`, with a certificate that `change` has changed.
-    fn changed(&self, own: Identity, change: impl FnOnce(&mut CertificateParams)) -> Option<Credentials> {
+    fn changed(&self, own: Owner, change: impl FnOnce(&mut CertificateParams)) -> Option<Credentials> {
         let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new([own.name()]).unwrap();
+        let mut params = CertificateParams::new(own.names()).unwrap();
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         change(&mut params);
@@ -43,12 +44,12 @@ impl Authority {
         Some(Credentials::load(&files, own).unwrap())
     }
 
-    fn credentials(&self, own: Identity) -> Option<Credentials> {
+    fn credentials(&self, own: Owner) -> Option<Credentials> {
         self.changed(own, |_| {})
     }
 
     fn node(&self, node: NodeId) -> Option<Credentials> {
-        self.credentials(Identity::Node(node))
+        self.credentials(Owner::Nodes(Span::single(node)))
     }
 
     fn world(&self, test: u8, seed: u64) -> World {
@@ -104,18 +105,18 @@ fn assert_kept_out(what: &str, test: u8, credentials: [Option<Credentials>; 2]) 
 #[test]
 fn who_has_no_right_to_an_id_is_kept_out() {
     let (ours, theirs) = (Authority::new(), Authority::new());
-    let (low, high) = (Identity::Node(LOW), Identity::Node(HIGH));
+    let (low, high) = (Owner::Nodes(Span::single(LOW)), Owner::Nodes(Span::single(HIGH)));
     let longago = |params: &mut CertificateParams| params.not_after = rcgen::date_time_ymd(2020, 1, 1);
     let tomorrow = |params: &mut CertificateParams| params.not_before = rcgen::date_time_ymd(4000, 1, 1);
     for (what, credentials) in [
         ("both of another authority", [ours.credentials(low), theirs.credentials(high)]),
         ("another node's certificate", [ours.credentials(low), ours.node(STRANGER)]),
-        ("a router's certificate", [ours.credentials(low), ours.credentials(Identity::Router)]),
+        ("a router's certificate", [ours.credentials(low), ours.credentials(Owner::Router)]),
         ("the node's own id", [ours.credentials(low), ours.credentials(low)]),
         ("an expired certificate", [ours.credentials(low), ours.changed(high, longago)]),
         ("one that is not valid yet", [ours.credentials(low), ours.changed(high, tomorrow)]),
         ("who was dialed is another node", [ours.node(STRANGER), ours.credentials(high)]),
-        ("who was dialed is a router", [ours.credentials(Identity::Router), ours.credentials(high)]),
+        ("who was dialed is a router", [ours.credentials(Owner::Router), ours.credentials(high)]),
         ("who was dialed has expired", [ours.changed(low, longago), ours.credentials(high)]),
         ("plaintext to TLS", [ours.credentials(low), None]),
         ("TLS to plaintext", [None, ours.credentials(high)]),
@@ -448,15 +449,15 @@ fn many_half_made_handshakes_keep_nobody_out() {
 fn a_router_lets_in_whom_the_certificate_names() {
     let authority = Authority::new();
     let mut now = Instant::ZERO;
-    let own = Neighbour { identity: Identity::Router, incarnation: Incarnation(1) };
+    let own = Neighbour { end: End::Router, incarnation: Incarnation(1) };
     let settings = Settings {
         own,
         company: Company::Everyone,
-        ..Side::secured(now, 43, NodeId(9), &[], authority.credentials(Identity::Router)).settings
+        ..Side::secured(now, 43, NodeId(9), &[], authority.credentials(Owner::Router)).settings
     };
     let mut side = Side::new(now, settings);
     drop(authority.node(HIGH));
-    let router = Body::Join { router: true, wants_reply: true };
+    let router = Body::Join { role: Role::Router, wants_reply: true };
     let router = Packet::between(Identity::Router, NodeId(0), Incarnation(7), router);
     for (what, first, welcome) in [
         ("another node", join(STRANGER, NodeId(0), 7), false),
