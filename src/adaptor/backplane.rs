@@ -17,7 +17,7 @@ pub fn exchange(now: Instant, adaptors: &mut [&mut Adaptor]) -> bool {
             for _ in 0..PACKETS_AT_ONCE {
                 let Some(packet) = from.poll_packet(now, to.node()) else { break };
                 progress = true;
-                to.handle_packet(now, from.node(), packet);
+                to.take_packet(now, from.node(), packet);
             }
         }
     }

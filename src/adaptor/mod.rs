@@ -290,9 +290,13 @@ impl Adaptor {
         }
     }
 
-    /// A packet came over the link to `from`. Its payload is kept as it is until it was executed: where it is a part of something larger,
-    /// see [`Packet::detach`].
+    /// A packet came over the link to `from`.
     pub fn handle_packet(&mut self, now: Instant, from: NodeId, packet: Packet) {
+        self.take_packet(now, from, packet.detach());
+    }
+
+    /// As [`Self::handle_packet`], where the payload shares memory with nothing but what waits for its answer anyway.
+    fn take_packet(&mut self, now: Instant, from: NodeId, packet: Packet) {
         self.mesh.handle_packet(now, from, packet);
         self.run(now);
     }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 mod refused;
 mod routers;
+mod spans;
 mod tls;
 
 use super::{Company, Credentials, LinkEvent, Links, Settings};

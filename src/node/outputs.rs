@@ -85,7 +85,7 @@ impl Node {
             && let Some(number) = self.paths.own().number(packet.destination)
             && let Some(local) = self.locals.get_mut(number)
         {
-            local.adaptor.handle_packet(now, packet.source, packet.detach());
+            local.adaptor.handle_packet(now, packet.source, packet);
             // The queue of requests to this guest's memory is short.
             local.execute(&self.clock);
         }

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use proptest::prelude::*;
 
 use super::*;
+use crate::adaptor::buses::{Buses, Span};
 use crate::adaptor::channel::Channel;
 use crate::adaptor::mesh::framing::Framer;
 use crate::adaptor::mesh::neighbour::Route;
@@ -371,6 +372,65 @@ fn who_waits_is_let_in_when_its_rival_is_gone_whichever_way_was_the_best() {
     router.handle_link_down(Instant::ZERO, LinkId(1));
     assert_eq!(router.poll_timeout(), None);
     assert!(router.poll_packet(LinkId(9)).is_some());
+}
+
+#[test]
+fn an_adaptor_is_reached_by_every_node_that_it_has_and_speaks_for_no_other() {
+    let now = Instant::ZERO;
+    let settings = Settings { incarnation: Incarnation(1), buffer: 16 << 20, patience: PATIENCE };
+    let mut router = Router::new(settings);
+    // Three of four buses at link 1, a node at link 2, and a router at link 3.
+    let buses = Buses::new(Span::new(NodeId(4), 2).unwrap(), 3).unwrap();
+    let ends = [super::End::Adaptor(buses), node(1), super::End::Router];
+    for (link, end) in (1..).map(LinkId).zip(ends) {
+        router.handle_link_up(now, link, Neighbour { end, incarnation: Incarnation(100 + link.0) });
+    }
+    let told = |router: &mut Router, link| match frame(&router.poll_packet(LinkId(link)).unwrap()).packet.body
+    {
+        Body::Routes(routes) => {
+            routes.iter().map(|r| (r.node.0, r.distance, r.incarnation.0)).collect::<Vec<_>>()
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(told(&mut router, 1), [(1, 1, 102)]);
+    let of_adaptor = [(4, 1, 101), (5, 1, 101), (6, 1, 101)];
+    assert_eq!(told(&mut router, 2), of_adaptor);
+    assert_eq!(told(&mut router, 3), [&[(1, 1, 102)][..], &of_adaptor].concat());
+    for (link, source, destination, way) in [
+        (1, 6, 1, Some(2)),
+        (2, 1, 5, Some(1)),
+        (1, 7, 1, None),
+        (2, 1, 7, None),
+        (2, 4, 5, None),
+        (1, 4, 5, None),
+    ] {
+        router.handle_packet(now, LinkId(link), &frame(&wire(&confirm(source, destination))));
+        let passed = (1..=3).find(|&link| router.poll_packet(LinkId(link)).is_some());
+        assert_eq!(passed, way, "from {source} to {destination} over link {link}");
+    }
+    // The router there reaches another adaptor that has one of the nodes: one of the two has to go.
+    let reach = |router: &mut Router, list: &[(u8, u64)]| {
+        let route = |&(node, life): &(u8, u64)| Route {
+            node: NodeId(node),
+            distance: 1,
+            incarnation: Incarnation(life),
+        };
+        let routes = Body::Routes(Routes::new(list.iter().map(route)));
+        let packet = Packet::between(Identity::Router, NodeId(0), Incarnation(103), routes);
+        router.handle_packet(now, LinkId(3), &frame(&wire(&packet)));
+    };
+    reach(&mut router, &[(7, 50), (8, 50)]);
+    assert_eq!(router.poll_timeout(), None, "node 7 is not there");
+    reach(&mut router, &[(6, 101)]);
+    assert_eq!(router.poll_timeout(), None, "it is the same adaptor");
+    reach(&mut router, &[(6, 200)]);
+    assert_eq!(router.poll_timeout(), None, "the other one goes");
+    reach(&mut router, &[(4, 200), (6, 50)]);
+    assert_eq!(router.poll_timeout(), Some(now.after(PATIENCE)));
+    router.handle_timeout(now.after(PATIENCE));
+    let refused = |event: &RouterEvent| matches!(event, RouterEvent::Refuse(LinkId(1), _, Incarnation(50)));
+    assert!(core::iter::from_fn(|| router.poll_event()).any(|event| refused(&event)));
+    assert_eq!(router.table.way(NodeId(5)), None);
 }
 
 #[test]

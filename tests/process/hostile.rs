@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use assured_rdma::adaptor::address::NodeId;
 use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::mesh::framing::Framer;
+use assured_rdma::adaptor::mesh::neighbour::Role;
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
 

@@ -1,7 +1,7 @@
 //! The contract of the device, line by line, in a simulated network with virtual time and seeded faults.
 //!
 //! A failing schedule prints its seed; `SIM_SEED=0x... cargo test --test sim` replays it alone. `SIM_SCHEDULES=n` runs
-//! that many random schedules of each kind (default 2000, and 1000 with routers).
+//! that many random schedules of each kind (default 2000, and 1000 with routers or with several buses).
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::expect_used,
@@ -10,6 +10,7 @@
     clippy::unwrap_used
 )]
 
+mod buses;
 mod channels;
 mod contract;
 mod flat_memory;

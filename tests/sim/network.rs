@@ -8,9 +8,9 @@ use std::time::Duration;
 use assured_rdma::adaptor::Instant;
 use assured_rdma::adaptor::address::NodeId;
 use assured_rdma::adaptor::mesh::framing::{Frame, FrameError, Framer};
-use assured_rdma::adaptor::mesh::neighbour::{Identity, LinkId, Neighbour};
+use assured_rdma::adaptor::mesh::neighbour::{End, LinkId, Neighbour};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation};
-use assured_rdma::router::{PathEvent, Router, RouterEvent, Settings};
+use assured_rdma::router::{PathEvent, Remedy, Router, RouterEvent, Settings};
 
 use crate::world::{KEEPALIVE, World};
 
@@ -205,12 +205,12 @@ impl World {
 
     fn describe(&self, station: Station) -> Neighbour {
         match station {
-            Station::Node(place) => Neighbour {
-                identity: Identity::Node(self.nodes[&place].id),
-                incarnation: self.nodes[&place].adaptor.incarnation(),
-            },
+            Station::Node(host) => {
+                let process = &self.processes[&host];
+                Neighbour { end: End::Adaptor(process.buses), incarnation: process.life }
+            }
             Station::Router(id) => {
-                Neighbour { identity: Identity::Router, incarnation: self.network.routers[&id].incarnation }
+                Neighbour { end: End::Router, incarnation: self.network.routers[&id].incarnation }
             }
         }
     }
@@ -223,9 +223,9 @@ impl World {
         for (at, other) in [(a, b), (b, a)] {
             let neighbour = self.describe(other);
             match at {
-                Station::Node(place) => {
-                    self.nodes.get_mut(&place).unwrap().paths.handle_link_up(link, neighbour);
-                    self.follow_paths(place);
+                Station::Node(host) => {
+                    self.processes.get_mut(&host).unwrap().paths.handle_link_up(link, neighbour);
+                    self.follow_paths(host);
                 }
                 Station::Router(id) => {
                     let relay = self.network.routers.get_mut(&id).unwrap();
@@ -245,9 +245,9 @@ impl World {
         }
         for at in [a, b] {
             match at {
-                Station::Node(place) => {
-                    self.nodes.get_mut(&place).unwrap().paths.handle_link_down(link);
-                    self.follow_paths(place);
+                Station::Node(host) => {
+                    self.processes.get_mut(&host).unwrap().paths.handle_link_down(link);
+                    self.follow_paths(host);
                 }
                 Station::Router(id) => {
                     let relay = self.network.routers.get_mut(&id).unwrap();
@@ -258,35 +258,33 @@ impl World {
         self.take_outputs();
     }
 
-    /// Tells a node's core what changed on its ways.
-    fn follow_paths(&mut self, place: NodeId) {
-        let node = self.nodes.get_mut(&place).unwrap();
-        while let Some(event) = node.paths.poll_event() {
-            match event {
-                PathEvent::Up(peer) => node.adaptor.handle_link_up(self.now, peer),
-                PathEvent::Down(peer) => node.adaptor.handle_link_down(self.now, peer),
+    /// Tells the cores of a process what changed on its ways.
+    fn follow_paths(&mut self, host: NodeId) {
+        let process = self.processes.get_mut(&host).unwrap();
+        while let Some(event) = process.paths.poll_event() {
+            for place in &process.places {
+                let adaptor = &mut self.nodes.get_mut(place).unwrap().adaptor;
+                match event {
+                    PathEvent::Up(peer) => adaptor.handle_link_up(self.now, peer),
+                    PathEvent::Down(peer) => adaptor.handle_link_down(self.now, peer),
+                }
             }
         }
     }
 
-    /// A node goes on as another incarnation; routers are told on its links.
-    pub fn announce_life(&mut self, place: NodeId) {
-        let neighbour = self.describe(place.into());
-        for (link, other) in self.links_of(place) {
-            if let Station::Router(id) = other {
-                let relay = self.network.routers.get_mut(&id).unwrap();
-                relay.router.handle_reborn(self.now, link, neighbour);
-            }
-        }
-    }
-
-    /// A node hears nothing from a peer: a direct link is made anew.
+    /// A node hears nothing from a peer: where nothing else is on the link, it is made anew.
     pub fn handle_silence(&mut self, place: NodeId, peer: NodeId) {
-        let link = self.nodes.get_mut(&place).unwrap().paths.handle_silence(peer);
-        self.follow_paths(place);
-        if link.is_some() {
-            self.cut(place, peer);
-            self.link(place, peer);
+        match self.process_of(place).paths.handle_silence(peer) {
+            Some(Remedy::Cut(_)) => {
+                self.cut(place, peer);
+                self.link(place, peer);
+            }
+            Some(Remedy::Doubt) => {
+                let now = self.now;
+                self.adaptor(place).handle_link_down(now, peer);
+                self.adaptor(place).handle_link_up(now, peer);
+            }
+            None => {}
         }
     }
 
@@ -319,25 +317,37 @@ impl World {
                     relay.router.handle_packet(now, link, &frame);
                 }
             }
-            Station::Node(place) => {
-                let node = self.nodes.get_mut(&place).unwrap();
-                match frame {
-                    Some(Ok(Frame { packet, .. })) => {
-                        if let Body::Routes(routes) = &packet.body {
-                            node.paths.handle_routes(link, routes);
-                        } else if node.paths.may_come_from(link, packet.source) {
-                            node.adaptor.handle_packet(now, packet.source, packet);
-                        }
-                    }
-                    Some(Err(FrameError::Corrupt | FrameError::Broken(_))) => {
-                        node.paths.nodes(link).for_each(|peer| node.adaptor.handle_corrupt(peer));
-                    }
-                    None => {}
-                }
-                self.follow_paths(place);
+            Station::Node(host) => {
+                self.deliver_frame(host, link, frame);
+                self.follow_paths(host);
             }
         }
         self.take_outputs();
+    }
+
+    fn deliver_frame(&mut self, host: NodeId, link: LinkId, frame: Option<Result<Frame, FrameError>>) {
+        let now = self.now;
+        let process = self.processes.get_mut(&host).unwrap();
+        match frame {
+            Some(Ok(Frame { packet, .. })) => {
+                if let Body::Routes(routes) = &packet.body {
+                    process.paths.handle_routes(link, routes);
+                } else if process.paths.may_come_from(link, packet.source)
+                    && let Some(number) = process.buses.number(packet.destination)
+                {
+                    let node = self.nodes.get_mut(&process.places[number]).unwrap();
+                    node.adaptor.handle_packet(now, packet.source, packet);
+                }
+            }
+            Some(Err(FrameError::Corrupt | FrameError::Broken(_))) => {
+                for peer in process.paths.nodes(link) {
+                    for place in &process.places {
+                        self.nodes.get_mut(place).unwrap().adaptor.handle_corrupt(peer);
+                    }
+                }
+            }
+            None => {}
+        }
     }
 
     pub fn take_router_outputs(&mut self) {

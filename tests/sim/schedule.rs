@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use assured_rdma::adaptor::Region;
 use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::buses::{Buses, Span};
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::random::Random;
 use assured_rdma::adaptor::transaction::{RequestKind, TransactionId};
@@ -16,6 +17,17 @@ const NODES: u8 = 3;
 const STEPS: usize = 120;
 /// Where one that claims to be another node has its place.
 const IMPOSTOR: NodeId = NodeId(200);
+
+/// How the nodes are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Each with each other.
+    Direct,
+    /// By routers, for the most part.
+    Routed,
+    /// Nodes 2 and 3 are buses of one adaptor, which is linked with node 1 or with routers.
+    Buses,
+}
 
 struct Schedule {
     world: World,
@@ -37,7 +49,7 @@ struct Sum {
 }
 
 /// Runs the schedule of a seed; every broken promise panics.
-fn run(seed: u64, routed: bool) -> Sum {
+fn run(seed: u64, kind: Kind) -> Sum {
     let mut random = Random::new(seed);
     let timings: [fn(NodeId) -> Timing; 3] = [
         |_| TIMING,
@@ -46,12 +58,23 @@ fn run(seed: u64, routed: bool) -> Sum {
         |node| Timing { lease: Duration::from_millis([5, 300, 60][usize::from(node.0 - 1)]), ..TIMING },
     ];
     let timing = timings[(random.next() % 3) as usize];
-    let (mut world, routers) = if routed {
-        let routers = 1 + (random.next() % 3) as u8;
-        let links = topology(&mut random, routers);
-        (World::with_routers(random.next(), NODES, routers, &links, timing), routers)
+    let routers = match kind {
+        Kind::Direct => 0,
+        Kind::Routed => 1 + (random.next() % 3) as u8,
+        Kind::Buses => (random.next() % 3) as u8,
+    };
+    let mut world = if kind == Kind::Buses {
+        let adaptors = [Buses::single(NodeId(1)), Buses::new(Span::new(NodeId(2), 1).unwrap(), 2).unwrap()];
+        let links = match routers {
+            0 => vec![(NodeId(1).into(), NodeId(2).into())],
+            _ => topology(&mut random, routers, 2),
+        };
+        World::with_processes(random.next(), &adaptors, routers, &links, timing)
+    } else if routers > 0 {
+        let links = topology(&mut random, routers, NODES);
+        World::with_routers(random.next(), NODES, routers, &links, timing)
     } else {
-        (World::with_timing(random.next(), NODES, timing), 0)
+        World::with_timing(random.next(), NODES, timing)
     };
     world.faults = faults(&mut random);
     let mut schedule =
@@ -65,14 +88,14 @@ fn run(seed: u64, routed: bool) -> Sum {
     Sum { checks, failed, refusals: world.network.refusals, bulk_ok, bulk_failed }
 }
 
-/// Routers in a row or a ring, each node at one of them; some nodes at a second one, or with a direct link besides.
-fn topology(random: &mut Random, routers: u8) -> Vec<(Station, Station)> {
+/// Routers in a row or a ring, each of the first so many nodes at one of them; some at a second one, or with a direct link besides.
+fn topology(random: &mut Random, routers: u8, nodes: u8) -> Vec<(Station, Station)> {
     let router = |n: u64| Station::Router((n % u64::from(routers)) as u8);
     let mut pairs: Vec<_> = (1..routers).map(|n| (Station::Router(n - 1), Station::Router(n))).collect();
     if routers == 3 && random.next() & 1 == 0 {
         pairs.push((Station::Router(0), Station::Router(2)));
     }
-    for id in 1..=NODES {
+    for id in 1..=nodes {
         let home = random.next();
         pairs.push((NodeId(id).into(), router(home)));
         if routers > 1 && random.next().is_multiple_of(4) {
@@ -224,25 +247,27 @@ impl Schedule {
             return self.fail_router();
         }
         let (a, ..) = self.route();
+        let together = self.world.process_of(a).places.clone();
+        let spares = |what: &[NodeId]| !what.contains(&spared);
         let pairs = self.world.pairs();
         let (from, to) = pairs[self.below(pairs.len() as u64) as usize];
         match self.below(10) {
             0..3 if self.world.is_linked(from, to) => self.world.cut(from, to),
             0..7 if !self.world.is_linked(from, to) => self.world.link(from, to),
-            7 if a != spared => {
+            7 if spares(&together) => {
                 let time = Duration::from_micros(self.random.next() % 700_000);
                 self.world.pause(a, time);
                 // Whoever stands still makes no accesses.
                 self.world.run_for(time);
             }
-            8 if a != spared => {
+            8 if spares(&together) => {
                 self.resets += 1;
                 self.oracle.observe(&self.world);
-                self.oracle.forget(a);
+                together.iter().for_each(|&node| self.oracle.forget(node));
                 self.world.restart(a);
-                self.world.export(a, 0b11, u64::MAX);
+                together.iter().for_each(|&node| self.world.export(node, 0b11, u64::MAX));
             }
-            9 if a != spared => {
+            9 if spares(&[a]) => {
                 self.resets += 1;
                 self.oracle.observe(&self.world);
                 self.oracle.forget(a);
@@ -330,10 +355,10 @@ impl Schedule {
 }
 
 /// Runs many schedules, or that of `SIM_SEED` alone.
-fn run_many(test: &str, routed: bool, default: u64) -> Sum {
+fn run_many(test: &str, kind: Kind, default: u64) -> Sum {
     if let Ok(seed) = std::env::var("SIM_SEED") {
         let digits = seed.trim_start_matches("0x");
-        return run(u64::from_str_radix(digits, 16).expect("SIM_SEED is a hexadecimal number"), routed);
+        return run(u64::from_str_radix(digits, 16).expect("SIM_SEED is a hexadecimal number"), kind);
     }
     let schedules =
         std::env::var("SIM_SCHEDULES").map_or(default, |n| n.parse().expect("SIM_SCHEDULES is a number"));
@@ -341,7 +366,7 @@ fn run_many(test: &str, routed: bool, default: u64) -> Sum {
     let mut sum = Sum::default();
     for _ in 0..schedules {
         let seed = seeds.next();
-        let result = std::panic::catch_unwind(|| run(seed, routed));
+        let result = std::panic::catch_unwind(|| run(seed, kind));
         let Sum { checks, failed, refusals, bulk_ok, bulk_failed } = result.unwrap_or_else(|_| {
             panic!("replay with: SIM_SEED={seed:#x} cargo test --test sim {test} -- --nocapture")
         });
@@ -362,11 +387,16 @@ fn run_many(test: &str, routed: bool, default: u64) -> Sum {
 
 #[test]
 fn random_schedules_break_no_line_of_the_contract() {
-    run_many("random_schedules", false, 2000);
+    run_many("random_schedules", Kind::Direct, 2000);
 }
 
 #[test]
 fn nor_do_they_with_routers_between_the_nodes() {
-    let sum = run_many("with_routers", true, 1000);
+    let sum = run_many("with_routers", Kind::Routed, 1000);
     assert!(std::env::var("SIM_SEED").is_ok() || sum.refusals > 0, "impostors were refused");
+}
+
+#[test]
+fn nor_where_two_of_the_nodes_are_buses_of_one_adaptor() {
+    run_many("two_of_the_nodes", Kind::Buses, 1000);
 }

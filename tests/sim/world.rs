@@ -1,4 +1,4 @@
-//! Nodes and their memories in virtual time; the network between them is in [`crate::network`].
+//! Nodes, the processes that they are in, and their memories in virtual time; the network between them is in [`crate::network`].
 //!
 //! Everything random comes from one seed, so that a run can be repeated.
 
@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use assured_rdma::adaptor::address::{Geometry, NodeId, NodeSet, Place};
+use assured_rdma::adaptor::buses::Buses;
 use assured_rdma::adaptor::memory::{MemoryFault, MemoryOperation, Segment};
 use assured_rdma::adaptor::mesh::Timing;
+use assured_rdma::adaptor::mesh::packet::Incarnation;
 use assured_rdma::adaptor::random::Random;
 use assured_rdma::adaptor::transaction::{Finished, Request, RequestKind, TransactionId};
-use assured_rdma::adaptor::{Adaptor, Busy, Event, Instant, LoadTag, Region, Settings};
+use assured_rdma::adaptor::{Adaptor, Busy, Event, Instant, LoadTag, Region, Settings, backplane};
 use assured_rdma::router::Paths;
 use bytes::Bytes;
 
@@ -35,14 +37,22 @@ pub struct Execution {
 }
 
 pub struct Node {
-    /// Who it says it is; the place in the world is another for one that claims to be somebody else.
-    pub id: NodeId,
+    /// The place of its process.
+    pub host: NodeId,
     pub adaptor: Adaptor,
-    pub paths: Paths,
     memory: Vec<u8>,
     pub paused_until: Instant,
     next_tag: u64,
     cookie: u32,
+}
+
+/// An adaptor process. What it is linked with reaches all of its buses.
+pub struct Process {
+    pub buses: Buses,
+    /// Where its nodes are, in the order of bus numbers.
+    pub places: Vec<NodeId>,
+    pub paths: Paths,
+    pub life: Incarnation,
 }
 
 pub struct World {
@@ -50,6 +60,8 @@ pub struct World {
     pub faults: Faults,
     pub random: Random,
     pub nodes: BTreeMap<NodeId, Node>,
+    /// By the place of their first node; one that claims to be somebody else has another place than its id.
+    pub processes: BTreeMap<NodeId, Process>,
     pub network: Network,
     /// The nodes that each is configured to know; none where routers join them.
     peers: NodeSet,
@@ -89,13 +101,26 @@ impl World {
         pairs: &[(Station, Station)],
         timing: fn(NodeId) -> Timing,
     ) -> Self {
-        let ids: Vec<NodeId> = (1..=count).map(NodeId).collect();
+        let processes: Vec<_> = (1..=count).map(|id| Buses::single(NodeId(id))).collect();
+        Self::with_processes(seed, &processes, routers, pairs, timing)
+    }
+
+    /// Processes with these buses, in which node ids are places; a process has the place of its first.
+    pub fn with_processes(
+        seed: u64,
+        processes: &[Buses],
+        routers: u8,
+        pairs: &[(Station, Station)],
+        timing: fn(NodeId) -> Timing,
+    ) -> Self {
+        let ids: Vec<NodeId> = processes.iter().flat_map(|buses| buses.nodes()).collect();
         let mut world = Self {
             timing,
             now: Instant::from_nanos(1_000_000),
             faults: Faults::NONE,
             random: Random::new(seed),
             nodes: BTreeMap::new(),
+            processes: BTreeMap::new(),
             network: Network::default(),
             peers: if routers == 0 { ids.iter().copied().collect() } else { NodeSet::EMPTY },
             packets: 0,
@@ -107,8 +132,8 @@ impl World {
             answers: BTreeMap::new(),
             interrupts: Vec::new(),
         };
-        for &id in &ids {
-            world.start(id, id);
+        for &buses in processes {
+            world.start_process(buses.span().first(), buses);
         }
         for router in 0..routers {
             world.start_router(router);
@@ -125,18 +150,34 @@ impl World {
 
     /// Starts what says it is node `id` at a place.
     pub fn start(&mut self, place: NodeId, id: NodeId) {
+        self.start_process(place, Buses::single(id));
+    }
+
+    /// Starts an adaptor with these buses: bus 0 at `host`, the others at the places behind it.
+    pub fn start_process(&mut self, host: NodeId, buses: Buses) {
+        let places: Vec<_> = buses.nodes().zip(host.0..).map(|(_, place)| NodeId(place)).collect();
+        for (id, &place) in buses.nodes().zip(&places) {
+            self.start_node(host, place, id, buses.span().bits());
+        }
+        let others = |place: &NodeId| places.contains(place);
+        let adaptors = self.nodes.iter_mut().filter(|(place, _)| others(place));
+        backplane::join(self.now, &mut adaptors.map(|(_, node)| &mut node.adaptor).collect::<Vec<_>>());
+        let life = Incarnation(self.random.next_nonzero());
+        self.processes.insert(host, Process { buses, places, paths: Paths::new(buses), life });
+    }
+
+    fn start_node(&mut self, host: NodeId, place: NodeId, id: NodeId, bus_bits: u32) {
         let settings = Settings {
             node: id,
-            geometry: Geometry::new(16, WINDOW).unwrap(),
+            geometry: Geometry::new(16, WINDOW).unwrap().with_bus_bits(bus_bits),
             peers: self.peers,
             timing: (self.timing)(id),
             gather: Duration::from_micros(50),
             seed: self.random.next(),
         };
         let mut node = Node {
-            id,
+            host,
             adaptor: Adaptor::new(settings),
-            paths: Paths::new(id),
             memory: vec![0; MEMORY],
             paused_until: Instant::ZERO,
             next_tag: self.nodes.get(&place).map_or(1, |n| n.next_tag),
@@ -147,15 +188,21 @@ impl World {
         self.nodes.insert(place, node);
     }
 
+    /// The nodes in the process of a node.
+    pub fn process_of(&self, place: NodeId) -> &Process {
+        &self.processes[&self.nodes[&place].host]
+    }
+
     /// The process of a node is killed and started again, with all of its links; its memory is a new guest's.
     pub fn restart(&mut self, id: NodeId) {
-        let others = self.neighbours(id);
+        let host = self.nodes[&id].host;
+        let others = self.neighbours(host);
         for &other in &others {
-            self.cut(id, other);
+            self.cut(host, other);
         }
-        self.start(id, id);
+        self.start_process(host, self.processes[&host].buses);
         for &other in &others {
-            self.link(id, other);
+            self.link(host, other);
         }
         self.take_outputs();
     }
@@ -171,7 +218,15 @@ impl World {
 
     /// A node or router stands still, as under SIGSTOP: nothing reaches it and it does nothing.
     pub fn pause(&mut self, station: impl Into<Station>, time: Duration) {
-        *self.paused_until(station.into()) = self.now.after(time);
+        let until = self.now.after(time);
+        match station.into() {
+            Station::Node(place) => {
+                for place in self.process_of(place).places.clone() {
+                    *self.paused_until(place.into()) = until;
+                }
+            }
+            router => *self.paused_until(router) = until,
+        }
     }
 
     pub fn adaptor(&mut self, id: NodeId) -> &mut Adaptor {
@@ -354,27 +409,46 @@ impl World {
     }
 
     pub fn take_outputs(&mut self) {
-        let places: Vec<NodeId> = self.nodes.keys().copied().collect();
         let mut silent = Vec::new();
-        let mut reborn = Vec::new();
+        for host in self.processes.keys().copied().collect::<Vec<_>>() {
+            if self.nodes[&host].paused_until <= self.now {
+                self.take_outputs_of(host, &mut silent);
+            }
+        }
+        for (place, peer) in silent {
+            self.handle_silence(place, peer);
+        }
+        self.take_router_outputs();
+    }
+
+    /// As the daemon does: memory, the other buses, links, and what is for the guests and the operator.
+    fn take_outputs_of(&mut self, host: NodeId, silent: &mut Vec<(NodeId, NodeId)>) {
+        let now = self.now;
+        let places = self.processes[&host].places.clone();
+        loop {
+            places.iter().for_each(|&place| self.execute_memory_operations(place));
+            let adaptors = self.nodes.iter_mut().filter(|(place, _)| places.contains(place));
+            let mut adaptors: Vec<_> = adaptors.map(|(_, node)| &mut node.adaptor).collect();
+            if !backplane::exchange(now, &mut adaptors) {
+                break;
+            }
+        }
+        for (link, other) in self.links_of(host) {
+            while !self.network.is_full(now, host.into(), other) {
+                let (nodes, process) = (&mut self.nodes, self.processes.get_mut(&host).unwrap());
+                let buses = process.buses;
+                let packet = process.paths.serve(link, |from, to| {
+                    let place = places[buses.number(from).unwrap()];
+                    nodes.get_mut(&place).unwrap().adaptor.poll_packet(now, to)
+                });
+                let Some(packet) = packet else { break };
+                let mut wire = Vec::new();
+                packet.emit(&mut wire);
+                self.packets += 1;
+                self.send(link, host.into(), other, wire);
+            }
+        }
         for place in places {
-            if self.nodes[&place].paused_until > self.now {
-                continue;
-            }
-            self.execute_memory_operations(place);
-            let now = self.now;
-            for (link, other) in self.links_of(place) {
-                while !self.network.is_full(now, place.into(), other) {
-                    let Node { adaptor, paths, .. } = self.nodes.get_mut(&place).unwrap();
-                    let Some(packet) = paths.serve(link, |peer| adaptor.poll_packet(now, peer)) else {
-                        break;
-                    };
-                    let mut wire = Vec::new();
-                    packet.emit(&mut wire);
-                    self.packets += 1;
-                    self.send(link, place.into(), other, wire);
-                }
-            }
             let node = self.nodes.get_mut(&place).unwrap();
             while let Some(completion) = node.adaptor.poll_completion() {
                 self.answers.insert((place, completion.tag), completion.data);
@@ -387,20 +461,11 @@ impl World {
             }
             while let Some(event) = node.adaptor.poll_event() {
                 self.events.push((place, event));
-                match event {
-                    Event::CutLink(peer) => silent.push((place, peer)),
-                    Event::Reset(_) => reborn.push(place),
-                    _ => {}
+                if let Event::CutLink(peer) = event {
+                    silent.push((place, peer));
                 }
             }
         }
-        for place in reborn {
-            self.announce_life(place);
-        }
-        for (place, peer) in silent {
-            self.handle_silence(place, peer);
-        }
-        self.take_router_outputs();
     }
 
     fn execute_memory_operations(&mut self, id: NodeId) {

@@ -280,7 +280,7 @@ impl Packet {
 
     /// The same packet where it may have to wait: what is to be written is in memory of its own, and does not keep all that was received with it.
     #[must_use]
-    pub fn detach(mut self) -> Self {
+    pub(in crate::adaptor) fn detach(mut self) -> Self {
         if let Body::Write { data, .. } = &mut self.body {
             *data = Bytes::copy_from_slice(data);
         }

@@ -9,7 +9,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use tempfile::TempDir;
 
 use super::*;
-use crate::adaptor::buses::Span;
+use crate::adaptor::buses::{Buses, Span};
 use crate::net::{Owner, TlsFiles};
 
 const STRANGER: NodeId = NodeId(3);
@@ -471,4 +471,38 @@ fn a_router_lets_in_whom_the_certificate_names() {
         assert_eq!(side.ups, usize::from(welcome), "{what}");
     }
     assert!(side.is_up(HIGH));
+}
+
+#[test]
+fn a_certificate_has_to_cover_every_node_of_the_adaptor() {
+    let authority = Authority::new();
+    let span = |first, bits| Span::new(NodeId(first), bits).unwrap();
+    let buses = |first, bits| End::Adaptor(Buses::new(span(first, bits), 2).unwrap());
+    let of = |span| authority.credentials(Owner::Nodes(span));
+    // Of the one that dials, and of the one that is dialed.
+    for (what, certificates, welcome) in [
+        ("their own", [span(8, 1), span(12, 1)], true),
+        ("for more than they have", [span(8, 2), span(12, 2)], true),
+        ("the dialing side's for less", [span(8, 0), span(12, 1)], false),
+        ("the dialing side's for others", [span(8, 1), span(8, 2)], false),
+        ("the dialed side's for less", [span(8, 1), span(12, 0)], false),
+    ] {
+        let mut now = Instant::ZERO;
+        let side = |first: u8, peer: u8, dials: bool, certificate| {
+            let peer = NodeId(peer);
+            let peers = [(peer, dials.then(|| address(44, peer)))];
+            let settings = Side::secured(now, 44, NodeId(first), &peers, of(certificate)).settings;
+            let own = Neighbour { end: buses(first, 1), incarnation: Incarnation(first.into()) };
+            Side::new(now, Settings { own, ..settings })
+        };
+        let (mut dialed, mut dialing) =
+            (side(12, 8, false, certificates[1]), side(8, 12, true, certificates[0]));
+        for _ in 0..100 {
+            now = now.after(Duration::from_millis(10));
+            dialed.turn(now, 10);
+            dialing.turn(now, 10);
+        }
+        let ups = usize::from(welcome);
+        assert_eq!((dialed.received.len(), dialing.received.len()), (ups, ups), "{what}");
+    }
 }

@@ -1,0 +1,240 @@
+//! The contract's lines between the buses of one adaptor, and between these and other nodes.
+
+use std::time::Duration;
+
+use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::buses::{Buses, Span};
+use assured_rdma::adaptor::event::Event;
+use assured_rdma::adaptor::status::{Class, Code};
+use assured_rdma::adaptor::transaction::{RequestKind, TransactionId};
+use bytes::Bytes;
+
+use crate::network::{Faults, Station};
+use crate::world::{DEADLINE, EXPORTED, KEEPALIVE, TIMING, World};
+
+/// Two of the four buses that an adaptor can have, and a node elsewhere.
+const A: NodeId = NodeId(4);
+const B: NodeId = NodeId(5);
+const C: NodeId = NodeId(1);
+/// Ids of the adaptor that have no bus.
+const NO_BUS: [NodeId; 2] = [NodeId(6), NodeId(7)];
+const R: Station = Station::Router(0);
+
+/// `pairs` may have A, which stands for the whole process, but not B.
+fn world(routers: u8, pairs: &[(Station, Station)]) -> World {
+    let adaptor = Buses::new(Span::new(A, 2).unwrap(), 2).unwrap();
+    World::with_processes(7, &[Buses::single(C), adaptor], routers, pairs, |_| TIMING)
+}
+
+fn linked() -> World {
+    world(0, &[(C.into(), A.into())])
+}
+
+fn write_code(word: u32) -> Code {
+    Code::from_bits(word as u8).unwrap()
+}
+
+fn put(world: &mut World, from: NodeId, to: NodeId, offset: u64, value: u64) {
+    world.store(from, to, offset, &value.to_le_bytes()).unwrap();
+    world.idle(from);
+}
+
+fn held(world: &mut World, node: NodeId, offset: u64) -> u64 {
+    let at = (EXPORTED + offset) as usize;
+    u64::from_le_bytes(world.memory(node)[at..at + 8].try_into().unwrap())
+}
+
+#[test]
+fn every_bus_reaches_every_other_whatever_is_between_them() {
+    for routers in [0, 1] {
+        let pairs: &[(Station, Station)] =
+            if routers == 0 { &[(C.into(), A.into())] } else { &[(C.into(), R), (A.into(), R)] };
+        let mut world = world(routers, pairs);
+        for (value, (from, to)) in (1..).zip([(A, B), (B, A), (A, C), (B, C), (C, A), (C, B)]) {
+            assert!(world.knows(from, to), "{from} knows {to}");
+            let offset = u64::from(from.0) * 0x1000;
+            put(&mut world, from, to, offset, value);
+            assert_eq!(world.check(from, to, offset), 0, "from {from} to {to}");
+            assert_eq!(held(&mut world, to, offset), value);
+            assert_eq!(world.read(from, to, offset, 8)[..], value.to_le_bytes());
+            assert_eq!(world.check(from, to, offset), 0);
+        }
+        // Ids of the adaptor that are no bus of it, at once, from its own buses and from elsewhere.
+        let before = world.now;
+        for from in [A, B, C] {
+            for to in NO_BUS {
+                put(&mut world, from, to, 0, 1);
+                assert_eq!(write_code(world.check(from, to, 0)), Code::NoRoute);
+            }
+        }
+        assert_eq!(world.now, before);
+    }
+}
+
+#[test]
+fn between_buses_nothing_goes_over_a_link_and_it_takes_no_time() {
+    let mut world = linked();
+    world.cut(C, A);
+    world.faults = Faults { loss: 1000, ..Faults::NONE };
+    let (packets, before) = (world.packets, world.now);
+    for value in 1..1000 {
+        put(&mut world, A, B, value * 8, value);
+        assert_eq!(world.check(A, B, value * 8), 0);
+        assert_eq!(held(&mut world, B, value * 8), value);
+    }
+    assert_eq!((world.packets, world.now), (packets, before));
+    world.run_for(10 * KEEPALIVE);
+    assert!(world.is_up(A, B) && world.is_up(B, A), "and it stays up");
+}
+
+#[test]
+fn between_buses_no_payload_is_copied_but_into_memory() {
+    let mut world = linked();
+    let data = Bytes::from(vec![7; 4096]);
+    world.bulk(A, B, 0, TransactionId(1), RequestKind::Write(data.clone()));
+    world.bulk(C, B, 4096, TransactionId(2), RequestKind::Write(data.clone()));
+    world.run_for(Duration::from_millis(1));
+    let executed = |offset| {
+        world.executions.iter().find(|execution| execution.offset == offset).map(|execution| &execution.data)
+    };
+    assert_eq!(executed(0).unwrap().as_ptr(), data.as_ptr());
+    assert_eq!(executed(4096).unwrap()[..], data[..]);
+    assert_ne!(executed(4096).unwrap().as_ptr(), data.as_ptr());
+    assert!(world.ends.iter().all(|(_, end)| end.code.is_ok()));
+}
+
+#[test]
+fn an_adaptor_says_in_its_registers_which_bus_it_is() {
+    let mut world = linked();
+    for (node, bits) in [(A, 2), (B, 2), (C, 0)] {
+        assert_eq!(world.register(node, 0x0c) as u32, u32::from(node.0));
+        assert_eq!(world.register(node, 0x14) as u32 >> 8 & 0xff, bits);
+    }
+    // The other bus is a node like others, from the beginning; only a node's own entry says so.
+    assert_eq!(world.register(A, 0x1000 + 16 * 5) & 0xf, 0b0011);
+    assert_eq!(world.register(B, 0x1000 + 16 * 5) & 0xf, 0b1000);
+}
+
+#[test]
+fn isolation_a_window_is_for_the_buses_that_it_names() {
+    let mut world = linked();
+    world.unexport(B);
+    world.export(B, 0b11, 1 << C.0);
+    put(&mut world, A, B, 0, 1);
+    assert_eq!(write_code(world.check(A, B, 0)), Code::AccessDenied);
+    put(&mut world, C, B, 0, 2);
+    assert_eq!(world.check(C, B, 0), 0);
+    world.unexport(B);
+    world.export(B, 0b11, 1 << A.0);
+    put(&mut world, C, B, 0, 3);
+    assert_eq!(write_code(world.check(C, B, 0)), Code::AccessDenied);
+    put(&mut world, A, B, 0, 4);
+    assert_eq!(world.check(A, B, 0), 0);
+    assert_eq!(held(&mut world, B, 0), 4);
+    // What a bus exports says nothing of another's.
+    world.unexport(B);
+    put(&mut world, C, A, 0, 5);
+    assert_eq!(world.check(C, A, 0), 0);
+    put(&mut world, A, B, 0, 6);
+    assert_eq!(write_code(world.check(A, B, 0)), Code::NoWindow);
+}
+
+#[test]
+fn a_reset_of_one_bus_under_load_is_seen_by_all_and_touches_no_other() {
+    for routers in [0, 1] {
+        let pairs: &[(Station, Station)] =
+            if routers == 0 { &[(C.into(), A.into())] } else { &[(C.into(), R), (A.into(), R)] };
+        let mut world = world(routers, pairs);
+        world.faults = Faults { jitter: 300, ..Faults::NONE };
+        let mut value = 0u64;
+        for round in 0..20 {
+            // All are in the midst of writing to each other.
+            let mut stored = Vec::new();
+            for (from, to) in [(A, B), (C, B), (B, A), (B, C), (A, C), (C, A)] {
+                for slot in 0..40 {
+                    value += 1;
+                    let offset = 0x1000 * u64::from(from.0) + 8 * slot;
+                    world.store(from, to, offset, &value.to_le_bytes()).unwrap();
+                    stored.push((from, to, offset, value));
+                }
+                world.idle(from);
+            }
+            world.run_for(Duration::from_micros(round * 30));
+            world.reset(B);
+            let erased = held(&mut world, B, 0x1000 * u64::from(A.0));
+            for (from, to) in [(A, C), (C, A)] {
+                let word = world.check(from, to, 0x1000 * u64::from(from.0));
+                assert_eq!(word, 0, "round {round}: from {from} to {to}");
+            }
+            for (from, to, offset, value) in stored {
+                if from != B && to != B {
+                    assert_eq!(held(&mut world, to, offset), value);
+                }
+            }
+            // Those who wrote to it know that they can't rely on it, or it was all done before.
+            for from in [A, C] {
+                let code = write_code(world.check(from, B, 0x1000 * u64::from(from.0)));
+                let all = (0..40).all(|slot| held(&mut world, B, 0x1000 * u64::from(from.0) + 8 * slot) != 0);
+                assert!(!code.is_ok() || all, "round {round}: no false OK to {from}");
+                assert_ne!(code.class(), Class::Permanent, "round {round}: {code}");
+            }
+            assert_eq!(held(&mut world, B, 0x1000 * u64::from(A.0)), erased, "nothing lands after the reset");
+            let known = |world: &mut World| {
+                [A, C].iter().all(|&other| world.knows(other, B) && world.knows(B, other))
+            };
+            // A Hello that was overtaken is repeated after a quarter of the keepalive time.
+            assert!(world.run_until(KEEPALIVE, known), "round {round}: it is found again");
+            put(&mut world, A, B, 0, 1);
+            assert_eq!(write_code(world.check(A, B, 0)), Code::NoWindow, "round {round}");
+            world.memory(B).fill(0);
+            world.export(B, 0b11, u64::MAX);
+        }
+        assert_eq!(world.network.refusals, 0, "no reset is taken for another adaptor");
+        let restarted = |event: &(NodeId, Event)| matches!(event, (A | C, Event::PeerRestarted(B, _)));
+        assert!(world.events.iter().filter(|event| restarted(event)).count() >= 40);
+        let lost =
+            |event: &(NodeId, Event)| matches!(event, (A, Event::LinkDown(C)) | (C, Event::LinkDown(A)));
+        assert!(!world.events.iter().any(lost), "the others' sessions go on");
+    }
+}
+
+#[test]
+fn what_a_bus_does_not_answer_is_no_reason_to_give_up_the_link_of_the_others() {
+    let mut world = linked();
+    // C's packets for bus B are lost, those for bus A are not; the simulation has no fault like this.
+    let now = world.now;
+    world.adaptor(C).handle_link_down(now, B);
+    world.run_for(4 * KEEPALIVE);
+    assert!(world.events.iter().any(|event| *event == (B, Event::CutLink(C))), "B misses C");
+    assert!(world.is_up(A, C) && world.is_up(C, A) && world.is_linked(C, A));
+    put(&mut world, C, A, 0, 1);
+    assert_eq!(world.check(C, A, 0), 0);
+    let now = world.now;
+    world.adaptor(C).handle_link_up(now, B);
+    assert!(world.run_until(DEADLINE, |world| world.knows(B, C) && world.knows(C, B)), "and finds it again");
+}
+
+#[test]
+fn an_adaptor_that_overlaps_another_gets_nothing() {
+    // One with the id of bus B only, and one with more ids than the first has, at the same router or at another.
+    for (first, bits, count) in [(B, 0, 1), (A, 1, 2), (NodeId(0), 3, 6)] {
+        let adaptor = Buses::new(Span::new(A, 2).unwrap(), 2).unwrap();
+        let (s, t) = (Station::Router(1), Station::Router(2));
+        let pairs = [(C.into(), R), (A.into(), R), (R, s), (s, t)];
+        let mut world = World::with_processes(3, &[Buses::single(C), adaptor], 3, &pairs, |_| TIMING);
+        let place = NodeId(100);
+        world.start_process(place, Buses::new(Span::new(first, bits).unwrap(), count).unwrap());
+        world.link(place, t);
+        for value in 1..100 {
+            for to in [A, B] {
+                put(&mut world, C, to, 0, value);
+                assert_eq!(world.check(C, to, 0), 0);
+                assert_eq!(held(&mut world, to, 0), value);
+            }
+            world.run_for(Duration::from_millis(10));
+        }
+        assert_eq!(world.network.refusals, 1, "{first}");
+        assert!(!world.is_linked(place, t));
+        assert!(world.is_linked(A, R));
+    }
+}
