@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use arbitrary::Arbitrary;
 use assured_rdma::adaptor::address::NodeId;
-use assured_rdma::adaptor::mesh::neighbour::Identity;
+use assured_rdma::adaptor::buses::{Buses, Span};
+use assured_rdma::adaptor::mesh::neighbour::End;
 use assured_rdma::adaptor::mesh::packet::Packet;
 use assured_rdma_fuzz::caller::Damage;
 use assured_rdma_fuzz::credentials::{HONEST, HOSTILE, OWN, Voice};
@@ -65,7 +66,7 @@ enum Step {
         nth: u8,
         refuse: bool,
     },
-    Reset,
+    ComeAgain,
     Wait {
         millis: u16,
     },
@@ -76,14 +77,22 @@ const STEPS: usize = 60;
 /// The longest wait, in which every deadline of a connection passes.
 const LONGEST: u16 = 2500;
 
-fn identity(who: u8) -> Identity {
-    match who % 6 {
-        0 => Identity::Router,
-        1 => Identity::Node(OWN),
-        2 => Identity::Node(HONEST),
-        3 => Identity::Node(NodeId(4)),
-        _ => Identity::Node(HOSTILE),
-    }
+fn end(who: u8) -> End {
+    let several = |first, bits, count| Some(End::Adaptor(Buses::new(Span::new(first, bits)?, count)?));
+    let end = match who {
+        // The ids of both, and more.
+        0xc0..0xd0 => several(HONEST, 1, 1 + u16::from(who & 1)),
+        0xd0..0xe0 => several(NodeId(0), 2, 1 + u16::from(who & 3)),
+        0xe0..0xf0 => several(NodeId(4), 2, 1 + u16::from(who & 3)),
+        _ => None,
+    };
+    end.unwrap_or(match who % 6 {
+        0 => End::Router,
+        1 => End::node(OWN),
+        2 => End::node(HONEST),
+        3 => End::node(NodeId(4)),
+        _ => End::node(HOSTILE),
+    })
 }
 
 fuzz_target!(|input: (bool, Voice, Vec<Step>)| {
@@ -102,7 +111,7 @@ fuzz_target!(|input: (bool, Voice, Vec<Step>)| {
             Step::Join { slot, who, life, looks_for, asks, flip } => {
                 // Mostly for this node.
                 let looks_for = NodeId(if looks_for < 0xe0 { OWN.0 } else { looks_for });
-                let mut bytes = wire(&join(identity(who), looks_for, (life % 6).into(), asks));
+                let mut bytes = wire(&join(end(who), looks_for, (life % 6).into(), asks));
                 if let Some(at) = flip.map(usize::from) {
                     let at = at % (bytes.len() * 8);
                     bytes[at / 8] ^= 1 << (at % 8);
@@ -120,7 +129,7 @@ fuzz_target!(|input: (bool, Voice, Vec<Step>)| {
             Step::Drop { slot } => doorstep.drop_caller(slot),
             Step::Push { count } => doorstep.push(count),
             Step::Cut { nth, refuse } => doorstep.cut(nth, refuse),
-            Step::Reset => doorstep.reset(),
+            Step::ComeAgain => doorstep.come_again(),
             Step::Wait { millis } => doorstep.wait(Duration::from_millis((millis % LONGEST).into())),
         }
     }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use arbitrary::Arbitrary;
 use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::buses::{Buses, Span};
 use assured_rdma::adaptor::channel::Channel;
-use assured_rdma::adaptor::mesh::neighbour::{Identity, MAX_HOPS, Route, Routes};
+use assured_rdma::adaptor::mesh::neighbour::{End, MAX_HOPS, Route, Routes};
 use assured_rdma::adaptor::mesh::packet::{Incarnation, Packet};
 use assured_rdma_fuzz::junction::{Junction, NODES};
 use assured_rdma_fuzz::packets::{Fields, write};
@@ -23,9 +24,11 @@ enum Step {
     Down {
         slot: u8,
     },
-    Reborn {
+    /// An adaptor with several buses comes.
+    Several {
         slot: u8,
-        life: u8,
+        /// Its buses and its life.
+        which: u8,
     },
     Routes {
         slot: u8,
@@ -68,6 +71,14 @@ fn life(chosen: u8) -> u8 {
     1 + chosen % 4
 }
 
+/// An adaptor with some of the buses that it can have, none of which is an honest node.
+fn several(which: u8) -> End {
+    let (first, bits) = [(0, 1), (2, 1), (4, 1), (0, 2)][usize::from(which & 3)];
+    let span = Span::new(NodeId(first), bits).expect("it is aligned");
+    let count = 1 + u16::from(which >> 2 & 3) % span.len();
+    End::Adaptor(Buses::new(span, count).expect("as many as there are ids"))
+}
+
 /// Mostly a node that somebody may lead to, the honest ones included.
 fn node(chosen: u8) -> NodeId {
     NodeId(if chosen < 0xf0 { chosen % (NODES + 2) } else { chosen })
@@ -79,11 +90,11 @@ fuzz_target!(|steps: Vec<Step>| {
         match step {
             Step::Up { slot, who, life: chosen } => {
                 let who = who % (NODES + 4);
-                let identity = if who < NODES { Identity::Node(NodeId(who)) } else { Identity::Router };
-                junction.up(slot, identity, life(chosen));
+                let end = if who < NODES { End::node(NodeId(who)) } else { End::Router };
+                junction.up(slot, end, life(chosen));
             }
             Step::Down { slot } => junction.down(slot),
-            Step::Reborn { slot, life: chosen } => junction.reborn(slot, life(chosen)),
+            Step::Several { slot, which } => junction.up(slot, several(which), life(which >> 4)),
             Step::Routes { slot, nodes, distance, life: chosen } => {
                 let named = (0..NODES).filter(|node| nodes >> node & 1 == 1);
                 let routes = named.map(|node| Route {

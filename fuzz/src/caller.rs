@@ -5,8 +5,8 @@ use std::net::TcpStream;
 
 use assured_rdma::adaptor::Instant;
 use assured_rdma::adaptor::mesh::framing::{FrameError, Framer};
-use assured_rdma::adaptor::mesh::neighbour::Identity;
 use assured_rdma::adaptor::mesh::packet::{Body, Packet};
+use assured_rdma::net::Owner;
 
 use crate::packets::crc;
 
@@ -16,8 +16,8 @@ pub struct Caller {
     tls: Option<rustls::Connection>,
     /// When it began.
     pub since: Instant,
-    /// Who it is by its certificate.
-    pub certified: Option<Identity>,
+    /// Whose certificate it has.
+    pub certified: Option<Owner>,
     /// What the links say is TLS, and the caller speaks none.
     pub is_deaf: bool,
     /// The links made the connection.
@@ -47,12 +47,12 @@ pub struct Damage {
 }
 
 impl Caller {
-    /// One that speaks on this connection; `tls` with who it is by its certificate.
+    /// One that speaks on this connection; `tls` with whose certificate that shows.
     pub fn new(
         since: Instant,
         stream: TcpStream,
         dialed: bool,
-        tls: Option<(rustls::Connection, Identity)>,
+        tls: Option<(rustls::Connection, Owner)>,
     ) -> Self {
         stream.set_nonblocking(true).expect("it can be made non-blocking");
         let (tls, certified) = tls.unzip();

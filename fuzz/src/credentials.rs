@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::buses::Span;
 use assured_rdma::adaptor::mesh::neighbour::Identity;
-use assured_rdma::certs::{self, Nodes};
-use assured_rdma::net::{Credentials, TlsFiles};
+use assured_rdma::certs::{self, BusCount, Nodes};
+use assured_rdma::net::{Credentials, Owner, TlsFiles};
 
 /// The node whose links are tested, and its peers.
 pub const OWN: NodeId = NodeId(1);
@@ -20,6 +21,11 @@ pub enum Voice {
     Router,
     /// With a certificate of somebody else's authority.
     Stranger,
+}
+
+/// Whose a certificate of this node is.
+pub fn owner(node: NodeId) -> Owner {
+    Owner::Nodes(Span::single(node))
 }
 
 /// What those on the stage of the target `link` have.
@@ -41,7 +47,7 @@ impl Mesh {
             let name = format!("assured-rdma-fuzz-{}-{name}", std::process::id());
             let directory = std::env::temp_dir().join(name);
             let nodes: Nodes = "1-3".parse().expect("a range");
-            certs::make(&directory, &nodes, true).expect("certificates can be made");
+            certs::make(&directory, &nodes, BusCount::ONE, true).expect("certificates can be made");
             directory
         });
         let load = |directory: &PathBuf, name: &str, own| {
@@ -50,11 +56,11 @@ impl Mesh {
             Credentials::load(&TlsFiles { cert, key, ca: file("ca.pem".to_owned()) }, own).expect("they fit")
         };
         let mesh = Self {
-            own: load(&ours, "node-1", Identity::Node(OWN)),
-            honest: load(&ours, "node-2", Identity::Node(HONEST)),
-            hostile: load(&ours, "node-3", Identity::Node(HOSTILE)),
-            router: load(&ours, "router", Identity::Router),
-            stranger: load(&theirs, "node-3", Identity::Node(HOSTILE)),
+            own: load(&ours, "node-1", owner(OWN)),
+            honest: load(&ours, "node-2", owner(HONEST)),
+            hostile: load(&ours, "node-3", owner(HOSTILE)),
+            router: load(&ours, "router", Owner::Router),
+            stranger: load(&theirs, "node-3", owner(HOSTILE)),
         };
         for directory in [ours, theirs] {
             let _ = std::fs::remove_dir_all(directory);
@@ -63,17 +69,17 @@ impl Mesh {
     }
 
     /// What it takes to speak like this, and who one is by its certificate.
-    pub fn of(&self, voice: Voice) -> Option<(&Credentials, Identity)> {
+    pub fn of(&self, voice: Voice) -> Option<(&Credentials, Owner)> {
         match voice {
             Voice::Plain => None,
-            Voice::Node => Some((&self.hostile, Identity::Node(HOSTILE))),
-            Voice::Router => Some((&self.router, Identity::Router)),
-            Voice::Stranger => Some((&self.stranger, Identity::Node(HOSTILE))),
+            Voice::Node => Some((&self.hostile, owner(HOSTILE))),
+            Voice::Router => Some((&self.router, Owner::Router)),
+            Voice::Stranger => Some((&self.stranger, owner(HOSTILE))),
         }
     }
 }
 
 /// The dialing side of a connection with the node that is tested, and whose it is.
-pub fn connect(credentials: &Credentials, identity: Identity) -> (rustls::Connection, Identity) {
-    (credentials.connect(Identity::Node(OWN)).expect("random numbers are to be had"), identity)
+pub fn connect(credentials: &Credentials, owner: Owner) -> (rustls::Connection, Owner) {
+    (credentials.connect(Identity::Node(OWN)).expect("random numbers are to be had"), owner)
 }

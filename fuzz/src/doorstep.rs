@@ -16,13 +16,13 @@ use std::time::Duration;
 use assured_rdma::adaptor::Instant;
 use assured_rdma::adaptor::address::NodeId;
 use assured_rdma::adaptor::channel::Channel;
-use assured_rdma::adaptor::mesh::neighbour::{Identity, LinkId, Neighbour, Refusal};
+use assured_rdma::adaptor::mesh::neighbour::{End, LinkId, Neighbour, Refusal, Role};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet};
-use assured_rdma::net::{Company, LinkEvent, Links, Settings};
+use assured_rdma::net::{Company, LinkEvent, Links, Owner, Settings};
 use assured_rdma::poller::{Poller, Reports, Token};
 
 use crate::caller::{Caller, Damage};
-use crate::credentials::{HONEST, HOSTILE, Mesh, OWN, Voice, connect};
+use crate::credentials::{HONEST, HOSTILE, Mesh, OWN, Voice, connect, owner};
 use crate::held::held;
 use crate::packets::{confirm, crc, wire, write};
 
@@ -72,13 +72,12 @@ pub struct Doorstep {
     up: BTreeMap<LinkId, Neighbour>,
     outbox: BTreeMap<LinkId, VecDeque<Vec<u8>>>,
     /// Who was rightly claimed to be on some connection.
-    claims: BTreeSet<(Identity, u64)>,
+    claims: BTreeSet<(End, u64)>,
     /// By their CRC, the packets that were sent by such.
     sent: BTreeSet<u32>,
     arrived: BTreeSet<u32>,
     /// Somebody said, without TLS, that it is this very life of the honest node, and then that is believed.
     robbed: bool,
-    lives: u64,
     is_duplicate: bool,
     at_rest: usize,
 }
@@ -89,7 +88,7 @@ impl Doorstep {
         let poller = Rc::new(Poller::new().expect("a poller is to be had"));
         let now = Instant::from_nanos(1_000_000);
         let settings = Settings {
-            own: Neighbour { identity: Identity::Node(OWN), incarnation: Incarnation(1) },
+            own: Neighbour { end: End::node(OWN), incarnation: Incarnation(1) },
             listen: None,
             company: Company::Nodes(BTreeMap::from([(HONEST, None), (HOSTILE, None)])),
             routers: vec![address(9)],
@@ -101,7 +100,7 @@ impl Doorstep {
         // Of an earlier input.
         ROUTER.with(|router| while router.accept().is_ok() {});
         let mut links = Links::new(now, &poller, settings, Token(16)).expect("the address is free");
-        let security = tls.then(|| MESH.with(|mesh| connect(&mesh.honest, Identity::Node(HONEST))));
+        let security = tls.then(|| MESH.with(|mesh| connect(&mesh.honest, owner(HONEST))));
         let honest = dial(now, &mut links, security);
         let mut doorstep = Self {
             now,
@@ -119,25 +118,24 @@ impl Doorstep {
             sent: BTreeSet::new(),
             arrived: BTreeSet::new(),
             robbed: false,
-            lives: 1,
             is_duplicate: false,
             at_rest: held(),
         };
-        doorstep.honest.say(&wire(&join(Identity::Node(HONEST), OWN, HONEST_LIFE, true)));
+        doorstep.honest.say(&wire(&join(End::node(HONEST), OWN, HONEST_LIFE, true)));
         doorstep.settle();
         assert!(doorstep.honest_is_up(), "the honest node is let in");
         doorstep
     }
 
     fn honest_is_up(&self) -> bool {
-        self.up.values().any(|neighbour| neighbour.identity == Identity::Node(HONEST))
+        self.up.values().any(|neighbour| neighbour.end == End::node(HONEST))
     }
 
     /// Another connection, in the place of an earlier one.
     pub fn call(&mut self, slot: u8, voice: Voice) {
         let security = MESH.with(|mesh| {
-            let (credentials, identity) = mesh.of(voice)?;
-            Some(connect(credentials, identity))
+            let (credentials, owner) = mesh.of(voice)?;
+            Some(connect(credentials, owner))
         });
         let mut caller = dial(self.now, &mut self.links, security);
         caller.is_deaf = self.tls && matches!(voice, Voice::Plain);
@@ -178,9 +176,8 @@ impl Doorstep {
 
     /// Cuts one of the links, or refuses who is there.
     pub fn cut(&mut self, nth: u8, refuse: bool) {
-        let hostile = |(&link, neighbour): (&LinkId, &Neighbour)| {
-            (neighbour.identity != Identity::Node(HONEST)).then_some(link)
-        };
+        let hostile =
+            |(&link, neighbour): (&LinkId, &Neighbour)| (neighbour.end != End::node(HONEST)).then_some(link);
         let links: Vec<_> = self.up.iter().filter_map(hostile).collect();
         if let Some(&link) = links.get(usize::from(nth) % links.len().max(1)) {
             if refuse {
@@ -192,11 +189,14 @@ impl Doorstep {
         }
     }
 
-    /// This node goes on as another incarnation.
-    pub fn reset(&mut self) {
-        self.lives += 1;
-        self.links.set_incarnation(Incarnation(1000 + self.lives));
+    /// The honest node comes again, on another connection.
+    pub fn come_again(&mut self) {
+        self.listen();
+        let security = self.tls.then(|| MESH.with(|mesh| connect(&mesh.honest, owner(HONEST))));
+        self.honest = dial(self.now, &mut self.links, security);
+        self.honest.say(&wire(&join(End::node(HONEST), OWN, HONEST_LIFE, true)));
         self.settle();
+        assert!(self.robbed || self.honest_is_up(), "the honest node is let in at once");
     }
 
     /// Time passes, and the links do what is due as an event loop has them do it.
@@ -246,15 +246,16 @@ impl Doorstep {
         match event {
             LinkEvent::Up(link, neighbour) => {
                 self.check_claim(neighbour);
-                let is_other = |there: &Neighbour| there.identity != neighbour.identity;
-                assert!(self.up.values().all(is_other), "{} has one link", neighbour.identity);
+                let is_apart = |there: &Neighbour| {
+                    there.identity() != neighbour.identity() && !there.end.overlaps(neighbour.end)
+                };
+                assert!(
+                    self.up.values().all(is_apart),
+                    "{} has one link, and its ids are its own",
+                    neighbour.end
+                );
                 assert!(self.up.insert(link, neighbour).is_none(), "a link comes up once");
                 self.outbox.insert(link, VecDeque::from([wire(&confirm(OWN, HOSTILE))]));
-            }
-            LinkEvent::Reborn(link, neighbour) => {
-                self.check_claim(neighbour);
-                let before = self.up.insert(link, neighbour).expect("the link is up");
-                assert_eq!(before.identity, neighbour.identity);
             }
             LinkEvent::Down(link) => {
                 assert!(self.up.remove(&link).is_some(), "a link goes down once");
@@ -274,8 +275,8 @@ impl Doorstep {
         }
     }
 
-    fn check_claim(&self, Neighbour { identity, incarnation }: Neighbour) {
-        assert!(self.claims.contains(&(identity, incarnation.0)), "{identity} has introduced itself");
+    fn check_claim(&self, Neighbour { end, incarnation }: Neighbour) {
+        assert!(self.claims.contains(&(end, incarnation.0)), "{end} has introduced itself");
     }
 
     /// Everyone reads, the honest node answers, and what was said is noted.
@@ -283,7 +284,7 @@ impl Doorstep {
         for packet in self.honest.listen() {
             self.honest_heard += u64::from(!matches!(packet.body, Body::Join { .. }));
             if matches!(packet.body, Body::Join { wants_reply: true, .. }) {
-                let alive = join(Identity::Node(HONEST), OWN, HONEST_LIFE, false);
+                let alive = join(End::node(HONEST), OWN, HONEST_LIFE, false);
                 self.honest.say(&wire(&alive));
             }
         }
@@ -292,20 +293,20 @@ impl Doorstep {
             // So that the port is free at once.
             let _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
             let security = MESH.with(|mesh| {
-                let (credentials, identity) = mesh.of(self.router)?;
-                Some((credentials.accept().expect("random numbers are to be had"), identity))
+                let (credentials, owner) = mesh.of(self.router)?;
+                Some((credentials.accept().expect("random numbers are to be had"), owner))
             });
             let mut caller = Caller::new(self.now, stream, true, security);
             caller.is_deaf = self.tls && matches!(self.router, Voice::Plain);
             self.callers.insert(0, caller);
         }
-        let honest = (Identity::Node(HONEST), HONEST_LIFE);
+        let honest = (End::node(HONEST), HONEST_LIFE);
         for caller in self.callers.values_mut() {
-            let claims = note(caller, self.tls, self.lives, &mut self.sent);
+            let claims = note(caller, self.tls, &mut self.sent);
             self.robbed |= claims.contains(&honest);
             self.claims.extend(claims);
         }
-        self.claims.extend(note(&mut self.honest, self.tls, self.lives, &mut self.sent));
+        self.claims.extend(note(&mut self.honest, self.tls, &mut self.sent));
     }
 
     fn check(&self) {
@@ -340,7 +341,7 @@ impl Doorstep {
         let packet = wire(&confirm(HONEST, OWN));
         self.arrived.remove(&crc(&packet));
         self.honest.say(&packet);
-        let queues = self.up.iter().filter(|(_, there)| there.identity == Identity::Node(HONEST));
+        let queues = self.up.iter().filter(|(_, there)| there.end == End::node(HONEST));
         let link = queues.map(|(&link, _)| link).next().expect("it is up");
         self.outbox.entry(link).or_default().push_back(wire(&confirm(OWN, HONEST)));
         let before = self.honest_heard;
@@ -350,25 +351,24 @@ impl Doorstep {
 }
 
 /// Notes what a caller said: gives who it rightly said it is, and adds the packets that it sent as such.
-fn note(caller: &mut Caller, tls: bool, lives: u64, sent: &mut BTreeSet<u32>) -> Vec<(Identity, u64)> {
+fn note(caller: &mut Caller, tls: bool, sent: &mut BTreeSet<u32>) -> Vec<(End, u64)> {
     let mut claims = Vec::new();
     while let Some((packet, crc)) = caller.next_said() {
-        let Some(identity) = packet.joiner() else {
+        let Some(end) = packet.joiner() else {
             if caller.has_claim {
                 sent.insert(crc);
             }
             continue;
         };
         let life = packet.source_incarnation.0;
-        let is_known = match identity {
-            Identity::Router => caller.dialed,
-            Identity::Node(node) => !caller.dialed && [HONEST, HOSTILE].contains(&node),
+        let is_known = match end {
+            End::Router => caller.dialed,
+            End::Adaptor(_) => !caller.dialed && [HONEST, HOSTILE].contains(&end.identity().id()),
         };
-        let is_proven = caller.certified == tls.then_some(identity);
-        // The links' own life may have been another when they heard it.
-        let is_other = life != 1 || lives > 1;
+        let is_proven = caller.certified.map_or(!tls, |certified| tls && certified.includes(Owner::of(end)));
+        let is_other = life != 1 && !end.overlaps(End::node(OWN));
         if is_known && is_proven && is_other && packet.destination == OWN {
-            claims.push((identity, life));
+            claims.push((end, life));
             caller.has_claim = true;
         }
     }
@@ -377,7 +377,7 @@ fn note(caller: &mut Caller, tls: bool, lives: u64, sent: &mut BTreeSet<u32>) ->
 
 /// A connection as if it had been accepted. A pair of sockets brings everything at once, which the loopback device need not do when the
 /// machine is busy, and the time here is made up.
-fn dial(now: Instant, links: &mut Links, security: Option<(rustls::Connection, Identity)>) -> Caller {
+fn dial(now: Instant, links: &mut Links, security: Option<(rustls::Connection, Owner)>) -> Caller {
     let [ours, theirs] = <[UnixStream; 2]>::from(UnixStream::pair().expect("a pair is to be had"))
         .map(|end| TcpStream::from(OwnedFd::from(end)));
     theirs.set_nonblocking(true).expect("it can be made non-blocking");
@@ -385,8 +385,8 @@ fn dial(now: Instant, links: &mut Links, security: Option<(rustls::Connection, I
     Caller::new(now, ours, false, security)
 }
 
-/// What `identity` says of itself first.
-pub fn join(identity: Identity, looks_for: NodeId, life: u64, wants_reply: bool) -> Packet {
-    let router = identity == Identity::Router;
-    Packet::between(identity, looks_for, Incarnation(life), Body::Join { router, wants_reply })
+/// What `end` says of itself first.
+pub fn join(end: End, looks_for: NodeId, life: u64, wants_reply: bool) -> Packet {
+    let body = Body::Join { role: Role::of(end), wants_reply };
+    Packet::between(end.identity(), looks_for, Incarnation(life), body)
 }

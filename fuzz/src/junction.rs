@@ -12,7 +12,7 @@ use assured_rdma::adaptor::Instant;
 use assured_rdma::adaptor::address::NodeId;
 use assured_rdma::adaptor::channel::{Channel, Origin};
 use assured_rdma::adaptor::mesh::framing::{Frame, Framer};
-use assured_rdma::adaptor::mesh::neighbour::{Identity, LinkId, MAX_HOPS, Neighbour, Refusal, Routes};
+use assured_rdma::adaptor::mesh::neighbour::{End, LinkId, MAX_HOPS, Neighbour, Refusal, Routes};
 use assured_rdma::adaptor::mesh::packet::{Body, HEADER_LEN, Incarnation, MAX_PAYLOAD, Packet, hops};
 use assured_rdma::router::{Router, RouterEvent, Settings};
 
@@ -88,7 +88,7 @@ impl Default for Junction {
             at_rest: held(),
         };
         for (link, node) in HONEST {
-            junction.join(link, Neighbour { identity: Identity::Node(node), incarnation: Incarnation(9) });
+            junction.join(link, Neighbour { end: End::node(node), incarnation: Incarnation(9) });
         }
         junction
     }
@@ -97,9 +97,8 @@ impl Default for Junction {
 impl Junction {
     fn join(&mut self, link: LinkId, neighbour: Neighbour) {
         // A node has one link: another of the same life replaces it, one of another life comes when it is gone.
-        if neighbour.identity != Identity::Router
-            && let Some((&old, _)) =
-                self.ports.iter().find(|(_, port)| port.neighbour.identity == neighbour.identity)
+        while let Some((&old, _)) =
+            self.ports.iter().find(|(_, port)| port.neighbour.end.overlaps(neighbour.end))
         {
             self.leave(old);
         }
@@ -119,12 +118,12 @@ impl Junction {
     }
 
     /// A hostile neighbour's link comes up, in the place of an earlier one.
-    pub fn up(&mut self, slot: u8, identity: Identity, life: u8) {
+    pub fn up(&mut self, slot: u8, end: End, life: u8) {
         self.down(slot);
         let link = LinkId(self.next_link);
         self.next_link += 1;
         self.slots.insert(slot % LINKS, link);
-        self.join(link, Neighbour { identity, incarnation: Incarnation(life.into()) });
+        self.join(link, Neighbour { end, incarnation: Incarnation(life.into()) });
     }
 
     /// A hostile neighbour's link is gone.
@@ -139,23 +138,11 @@ impl Junction {
         self.ports.contains_key(&link).then_some(link)
     }
 
-    /// A hostile neighbour goes on as another incarnation.
-    pub fn reborn(&mut self, slot: u8, life: u8) {
-        let Some(link) = self.link(slot) else { return };
-        let Some(port) = self.ports.get_mut(&link) else { return };
-        port.neighbour.incarnation = Incarnation(life.into());
-        if let (Identity::Node(node), true) = (port.neighbour.identity, port.admitted) {
-            port.leads_to.insert(node, (1, port.neighbour.incarnation));
-        }
-        self.router.handle_reborn(self.now, link, port.neighbour);
-        self.compare_lives();
-    }
-
     /// A hostile neighbour says which nodes it reaches.
     pub fn tell_routes(&mut self, slot: u8, routes: Routes) {
         let Some(link) = self.link(slot) else { return };
         let Some(port) = self.ports.get_mut(&link) else { return };
-        if port.neighbour.identity == Identity::Router {
+        if port.neighbour.end == End::Router {
             port.leads_to = routes
                 .iter()
                 .filter(|route| route.distance < MAX_HOPS)
@@ -164,16 +151,17 @@ impl Junction {
         }
         self.ways.routes(link, &routes);
         let packet =
-            Packet::between(port.neighbour.identity, NodeId(0), Incarnation(1), Body::Routes(routes));
+            Packet::between(port.neighbour.identity(), NodeId(0), Incarnation(1), Body::Routes(routes));
         self.router.handle_packet(self.now, link, &frame(&wire(&packet)));
         self.compare_lives();
     }
 
-    /// Another life of the node than this, of which a router tells.
+    /// Another adaptor than this that has one of its nodes, of which a router tells.
     fn rival(&self, neighbour: Neighbour) -> Option<Incarnation> {
-        let Identity::Node(node) = neighbour.identity else { return None };
-        let routers = self.ports.values().filter(|port| port.neighbour.identity == Identity::Router);
-        let lives = routers.filter_map(|port| port.leads_to.get(&node)).map(|&(_, life)| life);
+        let End::Adaptor(buses) = neighbour.end else { return None };
+        let routers = self.ports.values().filter(|port| port.neighbour.end == End::Router);
+        let ways = routers.flat_map(|port| &port.leads_to).filter(|&(&node, _)| buses.contains(node));
+        let lives = ways.map(|(_, &(_, life))| life);
         lives.filter(|&life| life != neighbour.incarnation).min_by_key(|life| life.0)
     }
 
@@ -189,8 +177,8 @@ impl Junction {
             }
             port.contested = None;
             port.admitted = true;
-            if let Identity::Node(node) = port.neighbour.identity {
-                port.leads_to.insert(node, (1, port.neighbour.incarnation));
+            if let End::Adaptor(buses) = port.neighbour.end {
+                port.leads_to.extend(buses.nodes().map(|node| (node, (1, port.neighbour.incarnation))));
             }
         }
     }

@@ -3,7 +3,7 @@
 use arbitrary::Arbitrary;
 use assured_rdma::adaptor::address::NodeId;
 use assured_rdma::adaptor::channel::Channel;
-use assured_rdma::adaptor::mesh::neighbour::{MAX_HOPS, Refusal, Route, Routes};
+use assured_rdma::adaptor::mesh::neighbour::{MAX_HOPS, Refusal, Role, Route, Routes};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
 use assured_rdma::adaptor::status::Code;
@@ -46,7 +46,12 @@ impl From<Fields> for Packet {
             5 => Body::Done { epoch, first: sequence, count: fields.count, code, stamp, data },
             6 => Body::Nak { epoch, expected: sequence, stamp },
             7 => Body::Ask { epoch, stamp },
-            8 => Body::Join { router: fields.count & 1 != 0, wants_reply: fields.sequence & 1 != 0 },
+            8 => {
+                let [bus_bits, further, ..] = fields.address.to_le_bytes();
+                let role =
+                    if fields.count & 1 != 0 { Role::Router } else { Role::Adaptor { bus_bits, further } };
+                Body::Join { role, wants_reply: fields.sequence & 1 != 0 }
+            }
             9 => Body::Refuse { reason: Refusal::ALL[usize::from(fields.code) % Refusal::ALL.len()] },
             _ => Body::Routes(routes(fields.epoch, fields.stamp)),
         };

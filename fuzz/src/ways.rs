@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use assured_rdma::adaptor::address::NodeId;
-use assured_rdma::adaptor::mesh::neighbour::{Identity, LinkId, Neighbour, Routes};
-use assured_rdma::router::{PathEvent, Paths};
+use assured_rdma::adaptor::buses::Buses;
+use assured_rdma::adaptor::mesh::neighbour::{End, LinkId, Neighbour, Routes};
+use assured_rdma::router::{PathEvent, Paths, Remedy};
 
 /// See the module.
 pub struct Ways {
@@ -22,7 +23,7 @@ impl Ways {
     pub fn new(own: NodeId) -> Self {
         Self {
             own,
-            paths: Paths::new(own),
+            paths: Paths::new(Buses::single(own)),
             distances: BTreeMap::new(),
             routers: BTreeSet::new(),
             up: BTreeSet::new(),
@@ -32,12 +33,12 @@ impl Ways {
     /// There is a link with this neighbour.
     pub fn up(&mut self, link: LinkId, neighbour: Neighbour) {
         // Nobody else is let in under the node's own id.
-        let distances = match neighbour.identity {
-            Identity::Node(node) if node == self.own => return,
-            Identity::Node(node) => BTreeMap::from([(node, 0)]),
-            Identity::Router => BTreeMap::new(),
+        let distances = match neighbour.end {
+            End::Adaptor(buses) if buses.span().contains(self.own) => return,
+            End::Adaptor(buses) => buses.nodes().map(|node| (node, 0)).collect(),
+            End::Router => BTreeMap::new(),
         };
-        if neighbour.identity == Identity::Router {
+        if neighbour.end == End::Router {
             self.routers.insert(link);
         }
         self.distances.insert(link, distances);
@@ -68,9 +69,15 @@ impl Ways {
 
     /// The node gives no sign of life.
     pub fn silence(&mut self, node: NodeId) -> Option<LinkId> {
-        let link = self.paths.handle_silence(node);
-        self.follow();
-        link
+        let remedy = self.paths.handle_silence(node);
+        assert_eq!(remedy.is_some(), self.up.contains(&node) || node == self.own);
+        match remedy {
+            Some(Remedy::Cut(link)) => {
+                assert!(self.distances[&link].keys().eq([&node]), "nothing else is on a link that is cut");
+                Some(link)
+            }
+            Some(Remedy::Doubt) | None => None,
+        }
     }
 
     fn follow(&mut self) {

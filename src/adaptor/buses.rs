@@ -97,7 +97,7 @@ impl fmt::Display for Span {
 }
 
 /// The buses that an adaptor has: the first so many ids of its span. The others of the span are nobody's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Buses {
     span: Span,
     count: u16,

@@ -46,7 +46,7 @@ impl fmt::Display for Identity {
 }
 
 /// What is at an end of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum End {
     /// An adaptor: the nodes that it has.
     Adaptor(Buses),
