@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::arithmetic_side_effects, clippy::unwrap_used, clippy::indexing_slicing)]
 #![allow(clippy::panic, clippy::expect_used)]
 
+mod buses;
 mod chaos;
 mod guest;
 mod hostile;
