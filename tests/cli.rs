@@ -80,6 +80,15 @@ fn bad_configuration_gives_one_line_and_status_2_and_starts_nothing() {
             &["--deadlin", "1s"],
             "unexpected argument '--deadlin' found; tip: a similar argument exists: '--deadline'",
         ),
+        (
+            &["--socket-path", "b.sock"],
+            "node-id: 1 is not a multiple of 2; with 2 socket-paths and 1 bits of bus number it is the id of bus 0, and that has to be one",
+        ),
+        (
+            &["--socket-path", path],
+            &format!("socket-path: {path} is given twice, and each bus needs one of its own"),
+        ),
+        (&["--bus-bits", "9"], "bus-bits: '9' is not a number of bits from 0 to 8"),
         (&["--poll"], "a value is required for '--poll <TIME>' but none was supplied"),
     ] {
         assert_refused(&[&good, arguments].concat(), line, 2, &socket);
@@ -130,6 +139,12 @@ fn what_is_taken_gives_one_line_and_status_1() {
     assert!(line.starts_with("assured-rdma: socket-path: ") && line.contains("in use"), "{line}");
     assert_eq!((line.lines().count(), output.status.code()), (1, Some(1)));
     assert!(UnixStream::connect(&socket).is_ok());
+    // Neither is the socket of a bus before it left behind.
+    let first = place.socket(2);
+    let output =
+        run(&["adaptor", "--node-id", "2", "--socket-path", first.to_str().unwrap(), "--socket-path", path]);
+    assert!(String::from_utf8(output.stderr).unwrap().starts_with("assured-rdma: socket-path: "));
+    assert_eq!((output.status.code(), first.exists()), (Some(1), false));
     // A dead one is replaced.
     drop(alive);
     let node = place.start(1, &[], &[]);
@@ -178,8 +193,23 @@ fn the_printed_configuration_starts_the_same_node() {
     // The command line goes over the file.
     let other = run(&["adaptor", "--print-config", "--config", &file, "--node-id", "2"]);
     assert!(String::from_utf8(other.stdout).unwrap().contains("node-id = \"2\""));
-    let mut node = Node::spawn("adaptor", &["--config".to_owned(), file]);
+    let mut node = Node::spawn("adaptor", &["--config".to_owned(), file.clone()]);
     node.wait_for("node 1: guest socket");
+    drop(node);
+    // The same with several buses.
+    let paths = [2, 3].map(|bus| place.socket(bus).display().to_string());
+    let [first, second] = &paths;
+    let arguments = ["--node-id", "2", "--socket-path", first, "--socket-path", second];
+    let printed = run(&[&["adaptor", "--print-config"][..], &arguments].concat());
+    let text = String::from_utf8(printed.stdout).unwrap();
+    assert!(
+        text.contains(&format!("socket-path = [\n    \"{first}\""))
+            || text.contains(&format!("socket-path = [\"{first}\"")),
+        "{text}"
+    );
+    std::fs::write(&file, text).unwrap();
+    let mut node = Node::spawn("adaptor", &["--config".to_owned(), file]);
+    node.wait_for(&format!("nodes 2 to 3: guest sockets {first}, {second}"));
 }
 
 #[test]

@@ -301,6 +301,59 @@ fn bad_files_give_one_line_and_status_2() {
 }
 
 #[test]
+fn an_adaptor_with_two_buses_has_one_certificate_for_both() {
+    let (place, directory) = (Place::new(), tempfile::tempdir().unwrap());
+    let directory = certificates(directory.path(), "1");
+    let path = directory.to_str().unwrap();
+    let made = run(&["certs", path, "--nodes", "4", "--buses", "2"]);
+    let text = String::from_utf8(made.stdout).unwrap();
+    assert!(text.contains("node-4.pem, node-4.key: nodes 4 to 5, valid until"), "{text}");
+    let second = place.socket(5).display().to_string();
+    let buses = ["--socket-path", &second].map(str::to_owned);
+    let with_buses = |options: &[String]| [&buses[..], options].concat();
+    let mut two = start(
+        &place,
+        4,
+        &[],
+        &with_buses(&[options(&directory, "node-4"), vec!["--peer".to_owned(), "1".to_owned()]].concat()),
+    );
+    let mut one = start(&place, 1, &[4], &options(&directory, "node-1"));
+    for node in [4, 5] {
+        one.wait_for_any(&format!("node {node}: up, incarnation"));
+    }
+    let mut guests = [4, 5, 1].map(|node| Guest::attach(&place.socket(node)));
+    for at in 0..3 {
+        let life = guests[at].incarnation();
+        for other in (0..3).filter(|&other| other != at) {
+            guests[other].wait_for_life([4, 5, 1][at], life);
+        }
+    }
+    let window = guests[2].export(BUFFER, 0x1000, READ | WRITE);
+    for bus in 0..2u8 {
+        let offset = window + 8 * u64::from(bus);
+        guests[usize::from(bus)].store(1, offset, &[bus + 1; 8]);
+        assert_eq!(guests[usize::from(bus)].check(1, offset), 0);
+        assert_eq!(guests[2].memory(BUFFER + 8 * u64::from(bus)), [bus + 1; 8]);
+    }
+    two.wait_for_any("bus 1 (node 5): node 1: up");
+    drop((one, two));
+    // One that names the first node only is not enough.
+    assert!(run(&["certs", path, "--nodes", "4", "--force"]).status.success());
+    let adaptor = [
+        &["adaptor", "--node-id", "4", "--socket-path", &second, "--socket-path", "other.sock"]
+            .map(str::to_owned)[..],
+        &options(&directory, "node-4"),
+    ]
+    .concat();
+    let output = run(&adaptor.iter().map(String::as_str).collect::<Vec<_>>());
+    let line = String::from_utf8(output.stderr).unwrap();
+    let problem =
+        "the certificate is that of node 4, and this is nodes 4 to 5, so that it has to name all of these";
+    assert_eq!(line, format!("assured-rdma: tls-cert: {path}/node-4.pem: {problem}\n"));
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
 fn the_certs_command_says_what_it_made_and_what_is_wrong() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_str().unwrap();
@@ -314,6 +367,8 @@ fn the_certs_command_says_what_it_made_and_what_is_wrong() {
         (&["--nodes", "2"][..], format!("{path}/node-2.pem: is there already; --force makes certificates and keys anew, and leaves the authority as it is")),
         (&["--nodes", "2-1"], "invalid value '2-1' for '--nodes <IDS>': '2-1' is not a node id from 0 to 255 or a range such as 1-8".to_owned()),
         (&[], "the following required arguments were not provided: --nodes <IDS>".to_owned()),
+        (&["--nodes", "4-5", "--buses", "2"], "nodes: 5 can't be the node id of an adaptor with 2 buses, which is a multiple of 2".to_owned()),
+        (&["--nodes", "4", "--buses", "0"], "invalid value '0' for '--buses <N>': '0' is not a number of buses from 1 to 256".to_owned()),
     ] {
         let output = run(&[&["certs", path][..], arguments].concat());
         assert_eq!(String::from_utf8(output.stderr).unwrap(), format!("assured-rdma: {line}\n"));

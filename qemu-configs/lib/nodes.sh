@@ -1,4 +1,4 @@
-# Nodes: an adaptor process and the guest attached to it. Sockets are in WORK, logs in LOGS.
+# Nodes: an adaptor process and the guest attached to it, or one of several. Sockets are in WORK, logs in LOGS.
 # shellcheck shell=bash
 
 declare -A adaptor_pid adaptor_port
@@ -9,6 +9,8 @@ declare -A adaptor_pid adaptor_port
 declare -A node_memory node_resets node_firmware node_qemu
 # More options for a node's adaptor.
 declare -A adaptor_options
+# For a node that is another bus of a node's adaptor: that node, which is bus 0, right before it and others of that kind.
+declare -A node_host
 
 # The accelerator in ACCEL: kvm where it really runs this kernel, else tcg. /dev/kvm may open and yet not do it, so a
 # guest is tried; the answer holds until the machine is booted again. LAB_ACCEL decides without a trial.
@@ -60,26 +62,31 @@ nodes_plan() {
     for ((node = 1; node <= NODES; node++)); do adaptor_port[$node]=$(free_port); done
 }
 
-# adaptor_start NODE: starts the adaptor and waits until QEMU can attach.
+# adaptor_start NODE: starts the adaptor and waits until QEMU can attach. Does nothing where another node's adaptor has this one.
 adaptor_start() {
-    local node=$1 socket=$WORK/node$1.sock peer peers=() options
+    local node=$1 peer peers=() sockets=() options
+    [[ -z ${node_host[$node]:-} ]] || return 0
     read -ra options <<<"${adaptor_options[$1]:-}"
     for ((peer = 1; peer <= NODES; peer++)); do
-        ((peer == node)) || peers+=(--peer "$peer=127.0.0.1:${adaptor_port[$peer]}")
+        if ((peer == node)) || [[ ${node_host[$peer]:-} == "$node" ]]; then
+            sockets+=(--socket-path "$WORK/node$peer.sock")
+        elif [[ -z ${node_host[$peer]:-} ]]; then
+            peers+=(--peer "$peer=127.0.0.1:${adaptor_port[$peer]}")
+        fi
     done
     RUST_LOG=${RUST_LOG:-info} setpriv --pdeathsig KILL -- "$ADAPTOR" adaptor --node-id "$node" \
-        --socket-path "$socket" --listen "127.0.0.1:${adaptor_port[$node]}" "${peers[@]}" "${options[@]}" \
+        "${sockets[@]}" --listen "127.0.0.1:${adaptor_port[$node]}" "${peers[@]}" "${options[@]}" \
         </dev/null >>"$LOGS/node$node.adaptor.log" 2>&1 &
     adaptor_pid[$node]=$!
-    if ! wait_until 5 adaptor_settled "$node" || ! kill -0 "${adaptor_pid[$node]}" 2>/dev/null; then
+    if ! wait_until 5 adaptor_settled "$node" "${sockets[-1]}" || ! kill -0 "${adaptor_pid[$node]}" 2>/dev/null; then
         die "the adaptor of node $node did not come up: $(tail -n 1 "$LOGS/node$node.adaptor.log")"
     fi
 }
 
-# Listening, or dead already. A killed adaptor leaves its socket file, so the file alone says nothing.
+# adaptor_settled NODE SOCKET: listening there, or dead already. A killed adaptor leaves its socket file, so the file alone says nothing.
 adaptor_settled() {
     ! kill -0 "${adaptor_pid[$1]}" 2>/dev/null ||
-        awk -v path="$WORK/node$1.sock" '$4 == "00010000" && $8 == path { found = 1 } END { exit !found }' /proc/net/unix
+        awk -v path="$2" '$4 == "00010000" && $8 == path { found = 1 } END { exit !found }' /proc/net/unix
 }
 
 # Whether the system holds packets for a node which its adaptor has not taken yet.
