@@ -10,10 +10,16 @@
 #define ARDMA_DEVICE_ID		0x4152
 
 #define ARDMA_BAR_REGISTERS	0
+#define ARDMA_BAR_IO		1
 #define ARDMA_BAR_ACCESS	2
 #define ARDMA_BAR_ASSURANCE	4
 
 #define ARDMA_REGISTERS_SIZE	0x10000
+
+/* The I/O space's windows, and the parts of equal size that the BARs with several spaces have. */
+#define ARDMA_IO_WINDOW_BITS	16
+#define ARDMA_IO_PARTS		4	/* I/O space, its assurance space, peek alias, nothing */
+#define ARDMA_ASSURANCE_PARTS	2	/* assurance space, peek alias */
 
 /* Registers: offsets in BAR0. */
 #define ARDMA_REG_MAGIC			0x0000
