@@ -82,7 +82,7 @@ fn bad_configuration_gives_one_line_and_status_2_and_starts_nothing() {
         ),
         (
             &["--socket-path", "b.sock"],
-            "node-id: 1 is not a multiple of 2; with 2 socket-paths and 1 bits of bus number it is the id of bus 0, and that has to be one",
+            "node-id: 1 is not a multiple of 2, as the id of bus 0 has to be (socket-paths: 2, bus-bits: 1)",
         ),
         (
             &["--socket-path", path],

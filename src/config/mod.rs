@@ -3,6 +3,7 @@
 //! Every error is one line that begins with the key at fault. Addresses are numeric: looking up a
 //! name could hold up the event loop, and with it a guest's load, beyond every deadline.
 
+mod buses;
 mod raw;
 mod router;
 mod units;
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::adaptor::address::{Geometry, GeometryError, NodeId};
-use crate::adaptor::buses::{Buses, MAX_BUS_BITS, Span};
+use crate::adaptor::buses::{Buses, Span};
 
 use crate::net::TlsFiles;
 pub use raw::{RawConfig, RawTls, Text, read_file};
@@ -27,8 +28,6 @@ pub const MAX_DEADLINE: Duration = Duration::from_secs(4);
 /// The largest access space in bytes: SeaBIOS and OVMF place its BARs in no guest where it is larger, as with 46 physical
 /// address bits each of them gives 8 TiB to 64-bit BARs, and with more bits no more.
 pub const MAX_SPACE_SIZE: u64 = 1 << 41;
-/// The longest path of a UNIX socket.
-const MAX_SOCKET_PATH: usize = 107;
 /// The longest name of a congestion control that the kernel knows.
 const MAX_CONGESTION_NAME: usize = 15;
 
@@ -131,8 +130,11 @@ pub enum ConfigError {
         /// The number of windows.
         nodes: u16,
     },
-    /// There are not enough ids for all buses.
-    #[error("socket-path: {count} buses need {needed} bits of bus number or more, and bus-bits is {bits}")]
+    /// There are more buses than node ids.
+    #[error("socket-path: {0} buses are more than there are node ids (256)")]
+    MoreBusesThanIds(usize),
+    /// There are more buses than the bits of bus number that were asked for can tell apart.
+    #[error("socket-path: {count} buses need bus-bits {needed} or more, not {bits}")]
     TooManyBuses {
         /// How many buses.
         count: usize,
@@ -142,7 +144,7 @@ pub enum ConfigError {
         bits: u32,
     },
     /// The node id has a bus number in it.
-    #[error("node-id: {node} is not a multiple of {}; with {count} socket-paths and {bits} bits of bus number it is the id of bus 0, and that has to be one", 1u32 << bits)]
+    #[error("node-id: {node} is not a multiple of {}, as the id of bus 0 has to be (socket-paths: {count}, bus-bits: {bits})", 1u32 << bits)]
     NodeNotAligned {
         /// The id.
         node: NodeId,
@@ -210,7 +212,10 @@ pub enum ConfigError {
     #[error("allow-plaintext: with tls-cert there is no plaintext; give one of the two")]
     PlaintextAndTls,
     /// The path does not fit into a socket's address.
-    #[error("socket-path: {length} bytes are too long for a socket's path; at most {MAX_SOCKET_PATH}")]
+    #[error(
+        "socket-path: {length} bytes are too long for a socket's path; at most {}",
+        buses::MAX_SOCKET_PATH
+    )]
     SocketPathTooLong {
         /// Its length in bytes.
         length: usize,
@@ -243,12 +248,12 @@ impl Config {
     pub fn new(raw: &RawConfig) -> Result<Self, ConfigError> {
         let node = raw.node_id.as_ref().ok_or(ConfigError::Missing("node-id"))?;
         let node = parse_node("node-id", &node.0)?;
-        let socket_paths = socket_paths(&raw.socket_path)?;
+        let socket_paths = buses::socket_paths(&raw.socket_path)?;
         let geometry = geometry(raw)?;
         if u16::from(node.0) >= geometry.nodes() {
             return Err(ConfigError::NodeBeyondSpace { key: "node-id", node, nodes: geometry.nodes() });
         }
-        let buses = buses(node, socket_paths.len(), raw.bus_bits.as_ref(), geometry.nodes())?;
+        let buses = buses::buses(node, socket_paths.len(), raw.bus_bits.as_ref(), geometry.nodes())?;
         let geometry = geometry.with_bus_bits(buses.span().bits());
         let allow_plaintext = raw.allow_plaintext.unwrap_or(false);
         let tls = raw.tls.files()?;
@@ -361,50 +366,6 @@ fn check_plaintext(key: &'static str, address: SocketAddr, allowed: bool) -> Res
         return Ok(());
     }
     Err(ConfigError::Plaintext { key, address })
-}
-
-fn socket_paths(texts: &[Text]) -> Result<Vec<PathBuf>, ConfigError> {
-    let mut paths = Vec::new();
-    for text in texts {
-        let path = socket_path(text)?;
-        if paths.contains(&path) {
-            return Err(ConfigError::SocketPathTwice(path));
-        }
-        paths.push(path);
-    }
-    if paths.is_empty() { Err(ConfigError::Missing("socket-path")) } else { Ok(paths) }
-}
-
-/// The nodes of an adaptor with `count` buses, of which `node` is the first.
-fn buses(node: NodeId, count: usize, bits: Option<&Text>, nodes: u16) -> Result<Buses, ConfigError> {
-    let needed = count.checked_next_power_of_two().map_or(usize::BITS, usize::trailing_zeros);
-    let bits = match bits {
-        None => needed,
-        Some(Text(text)) => text.parse().ok().filter(|&bits| bits <= MAX_BUS_BITS).ok_or_else(|| {
-            let expected = "a number of bits from 0 to 8";
-            ConfigError::Malformed { key: "bus-bits", text: text.clone(), expected }
-        })?,
-    };
-    if needed > bits || bits > MAX_BUS_BITS {
-        return Err(ConfigError::TooManyBuses { count, needed, bits: bits.min(MAX_BUS_BITS) });
-    }
-    let span = Span::new(node, bits).ok_or(ConfigError::NodeNotAligned { node, count, bits })?;
-    if u16::from(span.last().0) >= nodes {
-        return Err(ConfigError::SpanBeyondSpace { span, nodes });
-    }
-    let buses = u16::try_from(count).ok().and_then(|count| Buses::new(span, count));
-    buses.ok_or(ConfigError::TooManyBuses { count, needed, bits })
-}
-
-fn socket_path(Text(text): &Text) -> Result<PathBuf, ConfigError> {
-    if text.is_empty() || text.contains('\0') {
-        let expected = "a path for a socket";
-        return Err(ConfigError::Malformed { key: "socket-path", text: text.replace('\0', "\\0"), expected });
-    }
-    if text.len() > MAX_SOCKET_PATH {
-        return Err(ConfigError::SocketPathTooLong { length: text.len() });
-    }
-    Ok(PathBuf::from(text))
 }
 
 fn geometry(raw: &RawConfig) -> Result<Geometry, ConfigError> {

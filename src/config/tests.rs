@@ -163,16 +163,16 @@ fn each_socket_path_is_a_bus_with_a_node_id_of_its_own() {
         (
             "node-id = 5\nsocket-path = ['a', 'b']",
             Some(
-                "node-id: 5 is not a multiple of 2; with 2 socket-paths and 1 bits of bus number it is the id of bus 0, and that has to be one",
+                "node-id: 5 is not a multiple of 2, as the id of bus 0 has to be (socket-paths: 2, bus-bits: 1)",
             ),
         ),
         (
             "node-id = 4\nsocket-path = ['a', 'b', 'c']\nbus-bits = 1",
-            Some("socket-path: 3 buses need 2 bits of bus number or more, and bus-bits is 1"),
+            Some("socket-path: 3 buses need bus-bits 2 or more, not 1"),
         ),
         (
             &format!("node-id = 0\nsocket-path = [{}]", many.join(",")),
-            Some("socket-path: 257 buses need 9 bits of bus number or more, and bus-bits is 8"),
+            Some("socket-path: 257 buses are more than there are node ids (256)"),
         ),
         ("bus-bits = 9", Some("bus-bits: '9' is not a number of bits from 0 to 8")),
         ("bus-bits = 'one'", Some("bus-bits: 'one' is not a number of bits from 0 to 8")),
