@@ -75,7 +75,7 @@ fn life(chosen: u8) -> u8 {
 fn several(which: u8) -> End {
     let (first, bits) = [(0, 1), (2, 1), (4, 1), (0, 2)][usize::from(which & 3)];
     let span = Span::new(NodeId(first), bits).expect("it is aligned");
-    let count = 1 + u16::from(which >> 2 & 3) % span.len();
+    let count = 1 + u16::from(which >> 2 & 3) % span.size();
     End::Adaptor(Buses::new(span, count).expect("as many as there are ids"))
 }
 

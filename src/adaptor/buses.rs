@@ -33,7 +33,7 @@ impl Span {
     pub fn of(nodes: &[NodeId]) -> Option<Self> {
         let (first, last) = (*nodes.first()?, *nodes.last()?);
         let span = Self::new(first, nodes.len().checked_ilog2()?)?;
-        let whole = nodes.len() == usize::from(span.len()) && span.last() == last;
+        let whole = nodes.len() == usize::from(span.size()) && span.last() == last;
         (whole && nodes.is_sorted_by(|a, b| a < b)).then_some(span)
     }
 
@@ -57,13 +57,8 @@ impl Span {
     }
 
     /// How many ids there are, 1 to 256.
-    pub const fn len(self) -> u16 {
+    pub const fn size(self) -> u16 {
         1 << self.bits
-    }
-
-    /// False: there is always an id.
-    pub const fn is_empty(self) -> bool {
-        false
     }
 
     /// Whether `node` is one of them.
@@ -111,7 +106,7 @@ impl Buses {
 
     /// An adaptor with `count` buses; `None` where these are none, or more than `span` has ids for.
     pub fn new(span: Span, count: u16) -> Option<Self> {
-        (1..=span.len()).contains(&count).then_some(Self { span, count })
+        (1..=span.size()).contains(&count).then_some(Self { span, count })
     }
 
     /// All ids that belong to the adaptor, those without a bus included.

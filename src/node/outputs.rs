@@ -49,9 +49,9 @@ impl Local {
 }
 
 impl Node {
-    /// Hands everything that came over the links to the core. Returns whether there was anything.
+    /// Hands everything that came over the links, and from the other buses, to the core. Returns whether there was anything.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
-        let mut progress = false;
+        let mut progress = self.exchange();
         while let Some(event) = self.links.poll_event(now) {
             progress = true;
             match event {
@@ -129,16 +129,22 @@ impl Node {
         any
     }
 
+    /// Takes to each bus what the others have for it. Returns whether there was anything.
+    fn exchange(&mut self) -> bool {
+        if self.locals.len() < 2 {
+            return false;
+        }
+        let mut adaptors: Vec<_> = self.locals.iter_mut().map(|local| &mut local.adaptor).collect();
+        // As for what is sent.
+        backplane::exchange(self.clock.now(), &mut adaptors)
+    }
+
     /// Sends what the buses have for each other and for other nodes. Returns whether there was anything.
     fn send(&mut self) -> bool {
         // Not the turn's time: where the process stood still since, a lease that these packets give would end after
         // the moment at which the core believes that it has.
         let now = self.clock.now();
-        let mut progress = false;
-        if self.locals.len() > 1 {
-            let mut adaptors: Vec<_> = self.locals.iter_mut().map(|local| &mut local.adaptor).collect();
-            progress |= backplane::exchange(now, &mut adaptors);
-        }
+        let mut progress = self.exchange();
         let (locals, paths) = (&mut self.locals, &mut self.paths);
         let own = paths.own();
         progress |= self.links.transmit(|link, out| {

@@ -192,6 +192,23 @@ fn a_bus_that_waits_for_a_node_does_not_hold_up_the_other_bus() {
 }
 
 #[test]
+fn an_adaptor_is_a_peer_by_its_first_node() {
+    let place = Place::new();
+    let mut adaptor = start(&place, &[], &["--peer", "1"]);
+    // Somebody has taken each bus for a peer.
+    let address = place.address(A).to_string();
+    let peers = [A, B].map(|id| format!("{id}={address}"));
+    let mut node = place.start(C, &[], &["--peer", &peers[0], "--peer", &peers[1]]);
+    node.wait_for_any("node 5: up");
+    node.wait_for_any("there is node 4 (an adaptor with several buses is given by its first node id only)");
+    adaptor.wait_for_any("node 1 looks for node 5, this is nodes 4 to 7");
+    let mut guest = Guest::attach(&place.socket(C));
+    for id in [A, B] {
+        guest.wait_for_node(id, true);
+    }
+}
+
+#[test]
 fn an_adaptor_takes_its_buses_with_it_and_brings_them_back() {
     let place = Place::new();
     let (mut nodes, [a, b, mut c]) = world(&place, false);

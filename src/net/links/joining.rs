@@ -214,7 +214,7 @@ impl Links {
         if let Some(peer) = key.and_then(|key| self.peers.get_mut(&key)) {
             if refusal == Refusal::Duplicate && dialed {
                 peer.note_duplicate(now);
-                let several = if own.span().is_some_and(|span| span.len() > 1) { "one of " } else { "" };
+                let several = if own.span().is_some_and(|span| span.size() > 1) { "one of " } else { "" };
                 let problem = format!(
                     "{several}{own} is in use by another adaptor, says {remote}, so this one is not let in; give each adaptor \
                      ids of its own"
