@@ -27,6 +27,8 @@ pub struct Budget {
     pub flips: u8,
     /// How often one end of the link goes down.
     pub cuts: u8,
+    /// How often another adaptor with A's node id takes A's place, or gives it back.
+    pub turns: u8,
     /// How often time passes without reaching the next moment at which something is due.
     pub steps: u8,
     /// How often the process of A, and of B, is killed and started again.
@@ -46,6 +48,7 @@ impl Budget {
         copies: 0,
         flips: 0,
         cuts: 0,
+        turns: 0,
         steps: 0,
         crashes: [0; 2],
         resets: [0; 2],
@@ -64,6 +67,7 @@ impl fmt::Display for Budget {
             ("dup", self.copies),
             ("flip", self.flips),
             ("cut", self.cuts),
+            ("turn", self.turns),
             ("step", self.steps),
             ("crash-a", self.crashes[0]),
             ("crash-b", self.crashes[1]),

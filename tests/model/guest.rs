@@ -12,8 +12,11 @@ const COOKIE: [u8; 4] = 1u32.to_le_bytes();
 const EXPORT_OPCODE: [u8; 4] = 1u32.to_le_bytes();
 
 /// Stores that enable memory space and bus master, and start the command.
-pub const EXPORT: [(Region, u64, &[u8]); 3] =
-    [(Region::Config, 4, &[6, 0]), (Region::Registers, 0x48, &COOKIE), (Region::Registers, 0x4c, &EXPORT_OPCODE)];
+pub const EXPORT: [(Region, u64, &[u8]); 3] = [
+    (Region::Config, 4, &[6, 0]),
+    (Region::Registers, 0x48, &COOKIE),
+    (Region::Registers, 0x4c, &EXPORT_OPCODE),
+];
 
 /// What stands in the guest's memory where the command is read, for a window of so many blocks.
 pub fn command_memory(segment: &Segment, blocks: usize) -> Vec<u8> {

@@ -168,8 +168,14 @@ impl Ledger {
         self.load = Some((Load::Check(block), last.unwrap_or(now).max(now)));
     }
 
-    /// Something is executed at the target, in this life of it.
-    pub fn executed(&mut self, execution: &Execution, now: Instant, target_life: u8) {
+    /// Something is executed at the target, in this life of it. `errors` asks for the adaptor's count of errors.
+    pub fn executed(
+        &mut self,
+        execution: &Execution,
+        now: Instant,
+        target_life: u8,
+        errors: impl FnOnce() -> u64,
+    ) {
         let Some(index) = self.find(execution) else { return self.breaks(Line::Integrity) };
         let transaction = &mut self.transactions[index];
         let was_executed = std::mem::replace(&mut transaction.executed, true);
@@ -186,7 +192,8 @@ impl Ledger {
         if was_executed {
             self.breaks(Line::ExactlyOnce);
         }
-        if self.last_executed > Some(index) {
+        let overtaken = self.overtaken(index);
+        if self.last_executed > Some(index) || overtaken > 0 && overtaken > errors() {
             self.breaks(Line::Order);
         }
         // To read memory late harms nobody.
@@ -197,6 +204,19 @@ impl Ledger {
             self.breaks(Line::Isolation);
         }
         self.last_executed = Some(index);
+    }
+
+    /// How many transactions on the same block a transaction overtakes. All of them have to have failed before, because a
+    /// bus that stores a flag behind its data trusts that the data is there.
+    fn overtaken(&self, index: usize) -> u64 {
+        let this = &self.transactions[index];
+        // The errors of an earlier life are not counted any more.
+        if matches!(this.standing, Standing::Forgotten { .. }) {
+            return 0;
+        }
+        let is_overtaken =
+            |t: &&Transaction| t.block == this.block && t.lives[0] == this.lives[0] && !t.executed;
+        self.transactions[..index].iter().filter(is_overtaken).count() as u64
     }
 
     /// The transaction that is executed; `None` where nothing like it was asked for.

@@ -90,10 +90,13 @@ impl Model for Bounds {
             }));
         }
         if self.budget.checks > 0 && !self.repairs {
-            properties.push(Property::sometimes("a write that was done is reported as unknown", |_, state| {
-                let unknown = Standing::Reported(Class::Unknown);
-                any(state, |t| t.kind == Kind::Write && t.executed && t.standing == unknown)
-            }));
+            properties.push(Property::sometimes(
+                "a write that was done is reported as unknown",
+                |_, state| {
+                    let unknown = Standing::Reported(Class::Unknown);
+                    any(state, |t| t.kind == Kind::Write && t.executed && t.standing == unknown)
+                },
+            ));
         }
         if self.budget.crashes != [0; 2] || self.budget.resets != [0; 2] {
             properties.push(Property::sometimes("a write of a later life is executed", |_, state| {

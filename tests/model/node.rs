@@ -23,25 +23,33 @@ pub const BLOCKS: usize = 2;
 /// A bus has one load at a time, so it needs no more names.
 const TAG: LoadTag = LoadTag(0);
 
-/// A is the node whose bus makes accesses, B the one that they go to.
+/// A is the node whose bus makes accesses, B the one that they go to. C is an adaptor with the node id of A; it is linked
+/// only while it has taken A's place, and makes no accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Side {
     A,
     B,
+    C,
 }
 
 impl Side {
-    pub const BOTH: [Self; 2] = [Self::A, Self::B];
+    /// The two ends of the link, and the nodes that belong there.
+    pub const ENDS: [Self; 2] = [Self::A, Self::B];
+    pub const ALL: [Self; 3] = [Self::A, Self::B, Self::C];
 
+    /// The end to which this node sends.
     pub const fn other(self) -> Self {
         match self {
-            Self::A => Self::B,
+            Self::A | Self::C => Self::B,
             Self::B => Self::A,
         }
     }
 
     const fn id(self) -> NodeId {
-        NodeId(1 + self as u8)
+        match self {
+            Self::A | Self::C => NodeId(1),
+            Self::B => NodeId(2),
+        }
     }
 }
 
@@ -205,6 +213,11 @@ impl Node {
         self.adaptor.handle_corrupt(self.side.other().id());
     }
 
+    /// Whether there is a request that may be executed now.
+    pub fn can_execute(&self, now: Instant) -> bool {
+        self.clone().execute(now).is_some()
+    }
+
     /// Executes the next request that may be executed now; [`Self::finish`] is to follow.
     pub fn execute(&mut self, now: Instant) -> Option<Execution> {
         let operation = self.adaptor.poll_memory(self.clock(now))?;
@@ -261,7 +274,7 @@ fn start(side: Side, timing: Timing, process: u8) -> Adaptor {
     let settings = Settings {
         node: side.id(),
         geometry: Geometry::new(4, BLOCKS as u64 * BLOCK_SIZE).expect("a good geometry"),
-        peers: Side::BOTH.map(Side::id).into_iter().collect(),
+        peers: Side::ENDS.map(Side::id).into_iter().collect(),
         timing,
         // Stores are not joined here, so that each is a transaction.
         gather: Duration::ZERO,

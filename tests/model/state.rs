@@ -15,7 +15,7 @@ use crate::node::{Execution, Node, Outputs, Shared, Side};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub now: Instant,
-    nodes: [Shared; 2],
+    nodes: [Shared; 3],
     pub network: Network,
     pub ledger: Ledger,
     pub left: Budget,
@@ -29,14 +29,14 @@ impl State {
     pub fn new(bounds: &Bounds) -> Self {
         let mut state = Self {
             now: Instant::ZERO,
-            nodes: Side::BOTH.map(|side| Shared::new(Node::new(side, bounds, Instant::ZERO))),
+            nodes: Side::ALL.map(|side| Shared::new(Node::new(side, bounds, Instant::ZERO))),
             network: Network::default(),
             ledger: Ledger::default(),
             left: bounds.budget,
             capacity: bounds.capacity,
             races: bounds.races,
         };
-        for side in Side::BOTH {
+        for side in Side::ENDS {
             state.act(side, |node, now| node.link_up(now));
         }
         if !bounds.introduction {
@@ -49,9 +49,18 @@ impl State {
         &self.nodes[side as usize]
     }
 
-    /// Whether one end of the link is down.
+    /// The node that is at an end of the link now.
+    pub fn at(&self, end: Side) -> Side {
+        if end == Side::A && self.node(Side::C).is_linked { Side::C } else { end }
+    }
+
+    /// Whether an end of the link is up.
+    pub fn is_linked(&self, end: Side) -> bool {
+        self.node(self.at(end)).is_linked
+    }
+
     pub fn is_cut(&self) -> bool {
-        Side::BOTH.into_iter().any(|side| !self.node(side).is_linked)
+        Side::ENDS.into_iter().any(|end| !self.is_linked(end))
     }
 
     /// The packet that an action is about.
@@ -82,7 +91,7 @@ impl State {
             Action::Flip(to) => {
                 pay(&mut next.left.flips);
                 next.take(to);
-                next.act(to, |node, _| node.receive_corrupt());
+                next.act(next.at(to), |node, _| node.receive_corrupt());
             }
             Action::Keep(to) => {
                 pay(&mut next.left.kept);
@@ -104,11 +113,15 @@ impl State {
             Action::Wait => next.wait(Instant::ZERO.after(bounds.horizon))?,
             Action::Step => next.step()?,
             Action::Wake(side) => next.wake(side),
-            Action::Cut(side) => {
+            Action::Cut(end) => {
                 pay(&mut next.left.cuts);
-                next.act(side, |node, now| node.link_down(now));
+                next.act(next.at(end), |node, now| node.link_down(now));
             }
-            Action::Join(side) => next.act(side, |node, now| node.link_up(now)),
+            Action::Join(end) => next.act(end, |node, now| node.link_up(now)),
+            Action::Turn => {
+                pay(&mut next.left.turns);
+                next.turn();
+            }
             Action::Crash(side) => {
                 pay(&mut next.left.crashes[side as usize]);
                 next.begin_new_life(side, bounds, |node, now| node.crash(now, bounds.timing));
@@ -143,10 +156,11 @@ impl State {
             self.network.send(side.other(), wire);
         }
         if outputs.cut {
-            for side in Side::BOTH {
+            let ends = Side::ENDS.map(|end| self.at(end));
+            for side in ends {
                 self.act(side, |node, now| node.link_down(now));
             }
-            for side in Side::BOTH {
+            for side in ends {
                 self.act(side, |node, now| node.link_up(now));
             }
         }
@@ -154,7 +168,7 @@ impl State {
 
     fn access(&mut self, bounds: &Bounds, access: Action) {
         let now = self.now;
-        let lives = Side::BOTH.map(|side| self.node(side).life);
+        let lives = Side::ENDS.map(|side| self.node(side).life);
         let deadline = bounds.timing.deadline;
         match access {
             Action::Store(block) => {
@@ -183,12 +197,12 @@ impl State {
     /// Takes out the next packet to a node; its sender is asked for another.
     fn take(&mut self, to: Side) -> Flight {
         let flight = self.network.take_first(to);
-        self.act(to.other(), |_, _| ());
+        self.act(self.at(to.other()), |_, _| ());
         flight
     }
 
     fn receive(&mut self, flight: &Flight) {
-        self.act(flight.to, |node, now| node.receive(now, &flight.wire));
+        self.act(self.at(flight.to), |node, now| node.receive(now, &flight.wire));
     }
 
     fn deliver(&mut self, to: Side) {
@@ -199,7 +213,7 @@ impl State {
     /// Everything under way arrives and is executed.
     fn deliver_all(&mut self) {
         self.act(Side::B, |node, now| node.finish(now));
-        while let Some(to) = Side::BOTH.into_iter().find(|&to| self.network.load(to) > 0) {
+        while let Some(to) = Side::ENDS.into_iter().find(|&to| self.network.load(to) > 0) {
             self.deliver(to);
             self.execute(usize::MAX, false);
         }
@@ -218,8 +232,9 @@ impl State {
             std::iter::from_fn(next).take(limit).collect()
         });
         let life = self.node(Side::B).life;
+        let (now, a) = (self.now, &self.nodes[Side::A as usize]);
         for execution in &executions {
-            self.ledger.executed(execution, self.now, life);
+            self.ledger.executed(execution, now, life, || Node::clone(a).errors(now));
         }
         (!executions.is_empty()).then_some(())
     }
@@ -243,7 +258,7 @@ impl State {
         let moment = self.next_moment()?.min(end);
         self.pass(moment);
         if !self.races {
-            for side in Side::BOTH.into_iter().filter(|&side| self.is_due(side)).collect::<Vec<_>>() {
+            for side in Side::ALL.into_iter().filter(|&side| self.is_due(side)).collect::<Vec<_>>() {
                 self.wake(side);
             }
         }
@@ -264,20 +279,31 @@ impl State {
     }
 
     fn pass(&mut self, until: Instant) {
-        if self.left.delays != ANY && self.is_busy() {
+        if self.left.delays != ANY && self.is_busy(self.node(Side::B).can_execute(self.now)) {
             pay(&mut self.left.delays);
         }
         self.now = until;
     }
 
+    /// A node is woken. Where it has the link cut, it is woken once more to introduce itself on the new one.
     fn wake(&mut self, side: Side) {
         self.act(side, |node, now| node.wake(now));
+        if self.is_due(side) {
+            self.act(side, |node, now| node.wake(now));
+        }
         if self.is_due(side) {
             self.ledger.breaks(Line::NoBusyLoop);
         }
         if side == Side::A {
             self.ledger.woken(self.now);
         }
+    }
+
+    /// C takes the place of A, or A takes it back. Nobody tells B.
+    fn turn(&mut self) {
+        let (from, to) = if self.at(Side::A) == Side::C { (Side::C, Side::A) } else { (Side::A, Side::C) };
+        self.act(from, |node, now| node.link_down(now));
+        self.act(to, |node, now| node.link_up(now));
     }
 
     fn begin_new_life(&mut self, side: Side, bounds: &Bounds, begin: impl FnOnce(&mut Node, Instant)) {
@@ -291,7 +317,10 @@ impl State {
     pub fn recovers(&self, bounds: &Bounds) -> bool {
         let left = Budget { delays: ANY, ..Budget::NONE };
         let mut state = Self { races: false, left, ..self.clone() };
-        for side in Side::BOTH.into_iter().filter(|&side| !self.node(side).is_linked) {
+        if self.at(Side::A) == Side::C {
+            state.turn();
+        }
+        for side in Side::ENDS.into_iter().filter(|&side| !self.is_linked(side)) {
             state.act(side, |node, now| node.link_up(now));
         }
         let end = self.now.after(bounds.timing.deadline * 2 + Duration::from_millis(500));
