@@ -84,6 +84,14 @@ fn a_lease_longer_than_the_time_to_try() {
     explore("long lease", Bounds { budget, timing, horizon: millis(90), ..Bounds::USUAL });
 }
 
+/// The target is configured with a longer lease than the initiator, so that the initiator's counts.
+#[test]
+fn leases_that_differ() {
+    let short = Budget { losses: 1, delays: 2, ..WRITES };
+    let budget = budget(short, Budget { losses: 2, ..short });
+    explore("leases that differ", Bounds { budget, lease_of_target: millis(50), ..Bounds::USUAL });
+}
+
 #[test]
 fn one_failure_is_repaired() {
     let accesses = Budget { writes: 2, reads: 1, checks: 2, ..Budget::NONE };

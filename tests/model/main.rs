@@ -22,6 +22,7 @@ mod network;
 mod node;
 mod state;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use assured_rdma::adaptor::status::Class;
@@ -107,6 +108,9 @@ impl Model for Bounds {
     }
 }
 
+/// The states that all explorations have visited up to now.
+static VISITED: AtomicUsize = AtomicUsize::new(0);
+
 /// Visits every state within the bounds. Panics where a line is broken, or where something never happens that should.
 fn explore(name: &str, bounds: Bounds) {
     let begun = Instant::now();
@@ -119,12 +123,15 @@ fn explore(name: &str, bounds: Bounds) {
 }
 
 fn judge(name: &str, bounds: &Bounds, begun: Instant, checker: &impl Checker<Bounds>) {
+    let states = checker.unique_state_count();
+    let sum = VISITED.fetch_add(states, Ordering::Relaxed) + states;
     println!(
-        "model: {name}: {}: {} states, depth {}, {:.0} s",
+        "model: {name}: {}: {} states, {} steps deep, {:.0} s; {} states in sum",
         bounds.budget,
-        with_commas(checker.unique_state_count()),
+        with_commas(states),
         checker.max_depth(),
-        begun.elapsed().as_secs_f64()
+        begun.elapsed().as_secs_f64(),
+        with_commas(sum)
     );
     let mut discoveries = checker.discoveries();
     for property in bounds.properties() {
@@ -155,7 +162,7 @@ fn with_commas(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);

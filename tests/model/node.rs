@@ -97,7 +97,7 @@ impl Node {
     pub fn new(side: Side, bounds: &Bounds, now: Instant) -> Self {
         let mut node = Self {
             side,
-            adaptor: start(side, bounds.timing, 0),
+            adaptor: start(side, bounds, 0),
             is_linked: false,
             memory: [0; BLOCKS],
             exported: bounds.exported,
@@ -110,11 +110,11 @@ impl Node {
     }
 
     /// The process dies and is started again. Its memory is that of the guest, which lives on.
-    pub fn crash(&mut self, now: Instant, timing: Timing) {
+    pub fn crash(&mut self, now: Instant, bounds: &Bounds) {
         self.life += 1;
         self.process += 1;
         self.running = None;
-        self.adaptor = start(self.side, timing, self.process);
+        self.adaptor = start(self.side, bounds, self.process);
         self.boot(now);
         self.link_up(now);
     }
@@ -270,12 +270,13 @@ impl Node {
     }
 }
 
-fn start(side: Side, timing: Timing, process: u8) -> Adaptor {
+fn start(side: Side, bounds: &Bounds, process: u8) -> Adaptor {
+    let lease = if side == Side::B { bounds.lease_of_target } else { bounds.timing.lease };
     let settings = Settings {
         node: side.id(),
         geometry: Geometry::new(4, BLOCKS as u64 * BLOCK_SIZE).expect("a good geometry"),
         peers: Side::ENDS.map(Side::id).into_iter().collect(),
-        timing,
+        timing: Timing { lease, ..bounds.timing },
         // Stores are not joined here, so that each is a transaction.
         gather: Duration::ZERO,
         seed: 100 * u64::from(process) + side as u64,

@@ -124,7 +124,7 @@ impl State {
             }
             Action::Crash(side) => {
                 pay(&mut next.left.crashes[side as usize]);
-                next.begin_new_life(side, bounds, |node, now| node.crash(now, bounds.timing));
+                next.begin_new_life(side, bounds, |node, now| node.crash(now, bounds));
             }
             Action::Reset(side) => {
                 pay(&mut next.left.resets[side as usize]);
