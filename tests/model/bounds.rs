@@ -94,8 +94,8 @@ pub struct Bounds {
     /// Blocks that the target exports; accesses to the others are refused.
     pub exported: usize,
     pub timing: Timing,
-    /// The lease that B is configured with.
-    pub lease_of_target: Duration,
+    /// The lease that B is configured with, if it is another one.
+    pub lease_of_target: Option<Duration>,
     /// The end of time.
     pub horizon: Duration,
     /// Packets under way to each node at most; an adaptor is asked for more when there is room.
@@ -128,7 +128,7 @@ impl Bounds {
         blocks: 1,
         exported: 2,
         timing: TIMING,
-        lease_of_target: TIMING.lease,
+        lease_of_target: None,
         horizon: Duration::from_millis(80),
         capacity: 2,
         introduction: false,

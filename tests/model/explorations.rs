@@ -89,7 +89,7 @@ fn a_lease_longer_than_the_time_to_try() {
 fn leases_that_differ() {
     let short = Budget { losses: 1, delays: 2, ..WRITES };
     let budget = budget(short, Budget { losses: 2, ..short });
-    explore("leases that differ", Bounds { budget, lease_of_target: millis(50), ..Bounds::USUAL });
+    explore("leases that differ", Bounds { budget, lease_of_target: Some(millis(50)), ..Bounds::USUAL });
 }
 
 #[test]

@@ -271,7 +271,8 @@ impl Node {
 }
 
 fn start(side: Side, bounds: &Bounds, process: u8) -> Adaptor {
-    let lease = if side == Side::B { bounds.lease_of_target } else { bounds.timing.lease };
+    let its_own = bounds.lease_of_target.filter(|_| side == Side::B);
+    let lease = its_own.unwrap_or(bounds.timing.lease);
     let settings = Settings {
         node: side.id(),
         geometry: Geometry::new(4, BLOCKS as u64 * BLOCK_SIZE).expect("a good geometry"),
