@@ -78,10 +78,10 @@ fn refused_requests() {
 /// A lease that is longer than the time to try outlives the epoch in which it was given.
 #[test]
 fn a_lease_longer_than_the_time_to_try() {
-    let short = Budget { writes: 2, reads: 1, checks: 1, losses: 1, delays: 2, ..Budget::NONE };
-    let budget = budget(short, Budget { losses: 2, ..short });
-    let timing = Timing { deadline: millis(140), lease: millis(100), ..TIMING };
-    explore("long lease", Bounds { budget, timing, horizon: millis(90), ..Bounds::USUAL });
+    let short = Budget { writes: 2, reads: 1, checks: 1, losses: 2, delays: 2, ..Budget::NONE };
+    let budget = budget(short, Budget { checks: 2, delays: 3, ..short });
+    let timing = Timing { deadline: millis(130), lease: millis(100), ..TIMING };
+    explore("long lease", Bounds { budget, timing, horizon: millis(70), ..Bounds::USUAL });
 }
 
 /// The target is configured with a longer lease than the initiator, so that the initiator's counts.
