@@ -7,12 +7,43 @@
 #[allow(dead_code)]
 mod node;
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Instant;
 
-use node::{Node, Place};
+use node::{Node, PATIENCE, Place};
+
+/// Starts a router at `address` with a filter for its log, tells it to stop once it listens, and gives what it said.
+fn filtered_log(address: SocketAddr, filter: &str) -> String {
+    let child = Command::new(env!("CARGO_BIN_EXE_assured-rdma"))
+        .args(["router", "--listen", &address.to_string()])
+        .env("RUST_LOG", filter)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let end = Instant::now() + PATIENCE;
+    while TcpStream::connect(address).is_err() {
+        assert!(Instant::now() < end, "it does not listen");
+    }
+    // SAFETY: `kill` only takes numbers, and the child has not been waited for, so that its id is still its own.
+    unsafe { libc::kill(child.id().cast_signed(), libc::SIGTERM) };
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn the_log_is_filtered_by_module() {
+    let place = Place::new();
+    for (filter, stop) in [("off,assured_rdma::router_process=info", false), ("assured_rdma=info", true)] {
+        let log = filtered_log(place.address(1), filter);
+        assert!(log.contains("router: listening") && log.contains("packets passed on"), "{log}");
+        // Of another module.
+        assert_eq!(log.contains("told to stop"), stop, "{filter}: {log}");
+    }
+}
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_assured-rdma")).args(arguments).output().unwrap()

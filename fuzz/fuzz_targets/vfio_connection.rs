@@ -240,10 +240,17 @@ impl Talk {
                     }
                 }
             }
-            if self.connection.flush().is_err() || matches!(intake, Err(_) | Ok(Intake::End)) {
+            let flushed = self.connection.flush();
+            if flushed.is_err() || matches!(intake, Err(_) | Ok(Intake::End)) {
                 self.is_over = true;
             }
-            if self.is_over || !matches!(intake, Ok(Intake::Some)) {
+            // As the event loop does: what came, what was held back by replies, what found no room before.
+            let again = match intake {
+                Ok(Intake::Some) => true,
+                Ok(Intake::Full) => self.connection.wants_read(),
+                _ => false,
+            };
+            if self.is_over || !(again || matches!(flushed, Ok(true))) {
                 return;
             }
         }

@@ -5,6 +5,7 @@
 
 use arbitrary::Arbitrary;
 use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, MAX_PAYLOAD, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
 use assured_rdma::adaptor::status::Code;
@@ -54,6 +55,7 @@ impl Lies {
     const DESTINATION: u8 = 2;
     const SOURCE_INCARNATION: u8 = 4;
     const DESTINATION_INCARNATION: u8 = 8;
+    const CHANNEL: u8 = 16;
 
     const fn about(self, what: u8) -> bool {
         self.0 >= 0xe0 && self.0 & what != 0
@@ -169,6 +171,7 @@ impl Hostile {
             destination: TESTED,
             source_incarnation: Incarnation(self.incarnation),
             destination_incarnation: Incarnation(self.peer_incarnation),
+            channel: Channel::Small,
             body,
         })
     }
@@ -232,6 +235,7 @@ impl Hostile {
             destination_incarnation: Incarnation(
                 self.peer_incarnation ^ u64::from(lies(Lies::DESTINATION_INCARNATION)),
             ),
+            channel: if lies(Lies::CHANNEL) && body.is_of_a_flow() { Channel::Bulk } else { Channel::Small },
             body,
         }
     }

@@ -2,6 +2,7 @@
 
 use arbitrary::Arbitrary;
 use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::mesh::neighbour::{MAX_HOPS, Refusal, Route, Routes};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
@@ -54,6 +55,11 @@ impl From<Fields> for Packet {
             destination: NodeId(fields.nodes[1]),
             source_incarnation: Incarnation(fields.incarnations[0]),
             destination_incarnation: Incarnation(fields.incarnations[1]),
+            channel: if fields.nodes[0] & 1 == 1 && body.is_of_a_flow() {
+                Channel::Bulk
+            } else {
+                Channel::Small
+            },
             body,
         }
     }
@@ -74,4 +80,30 @@ pub fn wire(packet: &Packet) -> Vec<u8> {
     let mut wire = Vec::new();
     packet.emit(&mut wire);
     wire
+}
+
+fn flow(source: NodeId, destination: NodeId, body: Body) -> Packet {
+    let (source_incarnation, destination_incarnation) = (Incarnation(1), Incarnation(1));
+    Packet { source, destination, source_incarnation, destination_incarnation, channel: Channel::Small, body }
+}
+
+fn progress() -> Progress {
+    Progress { epoch: Epoch(0), acknowledge: Sequence(0), echo: Stamp(0) }
+}
+
+/// A write of `len` bytes.
+pub fn write(source: NodeId, destination: NodeId, channel: Channel, len: usize) -> Packet {
+    let data = vec![0; len].into();
+    let body = Body::Write { progress: progress(), sequence: Sequence(0), offset: 0, data };
+    Packet { channel, ..flow(source, destination, body) }
+}
+
+/// A packet without payload.
+pub fn confirm(source: NodeId, destination: NodeId) -> Packet {
+    flow(source, destination, Body::Confirm { progress: progress(), sent: Sequence(0) })
+}
+
+/// The CRC in a packet's wire form, which is as good as its name.
+pub fn crc(wire: &[u8]) -> u32 {
+    u32::from_le_bytes(wire[12..16].try_into().expect("four bytes"))
 }

@@ -23,11 +23,29 @@ bool ardma_answers(struct ardma_adaptor *adaptor)
 	return ardma_read32(adaptor, ARDMA_REG_MAGIC) == ARDMA_MAGIC_VALUE;
 }
 
+/* Both spaces have to have a place: firmware and kernel give none to a BAR that is too large. */
+static int ardma_check_spaces(struct ardma_adaptor *adaptor, u64 space)
+{
+	static const int bars[] = { ARDMA_BAR_ACCESS, ARDMA_BAR_ASSURANCE };
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(bars); i++) {
+		const struct resource *bar = &adaptor->pdev->resource[bars[i]];
+
+		if (!bar->parent || resource_size(bar) < space) {
+			dev_err(&adaptor->pdev->dev,
+				"no room for BAR %d (%u windows of 0x%llx bytes): give the adaptor fewer or smaller windows, the guest more physical address bits, or a port for hot-plug a pref64-reserve\n",
+				bars[i], adaptor->node_count, adaptor->window_size);
+			return -ENODEV;
+		}
+	}
+	return 0;
+}
+
 /* Reads what does not change, and refuses what this driver cannot work with. */
 int ardma_identify(struct ardma_adaptor *adaptor)
 {
 	struct device *dev = &adaptor->pdev->dev;
-	u64 space;
 	u32 split;
 
 	if (!ardma_answers(adaptor)) {
@@ -59,15 +77,7 @@ int ardma_identify(struct ardma_adaptor *adaptor)
 			adaptor->node, adaptor->node_count, adaptor->window_size, split);
 		return -ENODEV;
 	}
-	space = (u64)adaptor->node_count << adaptor->window_bits;
-	if (pci_resource_len(adaptor->pdev, ARDMA_BAR_ACCESS) < space ||
-	    pci_resource_len(adaptor->pdev, ARDMA_BAR_ASSURANCE) < space) {
-		dev_err(dev, "BAR %d or %d is smaller than %u windows of 0x%llx bytes\n",
-			ARDMA_BAR_ACCESS, ARDMA_BAR_ASSURANCE, adaptor->node_count,
-			adaptor->window_size);
-		return -ENODEV;
-	}
-	return 0;
+	return ardma_check_spaces(adaptor, (u64)adaptor->node_count << adaptor->window_bits);
 }
 
 /*

@@ -2,6 +2,9 @@
 # output. guest/agent is the other end and describes the protocol. State is kept by the guest's number.
 # shellcheck shell=bash
 
+# Without erms and fsrm the guest does not copy with `rep movsb`, which emulation does byte by byte.
+GUEST_CPU=max,-erms,-fsrm
+
 declare -A guest_pid guest_in guest_out guest_pending
 guest_sequence=0
 # What the last command printed.
@@ -44,8 +47,7 @@ guest_qemu() {
     local kernel=$1 initramfs=$2 words=$3 console=$4
     shift 4
     # On a busy machine, before init runs, an emulated clock may jump by seconds, which the kernel would take for a stall.
-    # Without erms and fsrm the guest does not copy with `rep movsb`, which emulation does byte by byte.
-    qemu_exec -accel "$ACCEL" -cpu max,-erms,-fsrm -smp 1 -nodefaults -no-user-config -display none \
+    qemu_exec -accel "$ACCEL" -cpu "$GUEST_CPU" -smp 1 -nodefaults -no-user-config -display none \
         -kernel "$kernel" -initrd "$initramfs" -append "console=ttyS0 panic=-1 rcupdate.rcu_cpu_stall_suppress_at_boot=1 $words" \
         -chardev "file,id=console,path=$console,append=on" -serial chardev:console -chardev stdio,id=port,signal=off -serial chardev:port "$@"
 }

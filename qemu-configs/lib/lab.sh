@@ -6,7 +6,7 @@ LAB_ROOT=$LAB_DIR/root
 
 # Raised when make-root does something else with the same packages.
 LAB_RECIPE=1
-LAB_PACKAGES=(make gcc libc6-dev kmod pahole busybox-static pciutils cpio)
+LAB_PACKAGES=(make gcc libc6-dev kmod pahole busybox-static pciutils cpio ovmf)
 LAB_QEMU_PACKAGES=(qemu-system-x86)
 # With what cargo needs to fetch crates, and what the layers netns and fuzz take besides.
 LAB_RUST_PACKAGES=(rustc cargo rustfmt rust-clippy ca-certificates iproute2 g++)

@@ -3,9 +3,10 @@
 
 declare -A adaptor_pid adaptor_port
 
-# How a node's guest is started: whether its memory is shared (see guest_memory; default: on), and whether it may be reset
-# and has a monitor for that (yes or no; default: no, then a reset ends QEMU).
-declare -A node_memory node_resets
+# How a node's guest is started: whether its memory is shared (see guest_memory; default: on), whether it may be reset and
+# has a monitor for that (yes or no; default: no, then a reset ends QEMU), its firmware (seabios or ovmf; default: seabios),
+# and more options for its QEMU.
+declare -A node_memory node_resets node_firmware node_qemu
 # More options for a node's adaptor.
 declare -A adaptor_options
 
@@ -97,29 +98,83 @@ adaptor_kill() {
 }
 
 # Guests of even nodes have the adaptor behind a PCI Express root port, those of odd nodes on the root bus, so that both
-# places are tried.
-node_place() { if (($1 % 2)); then echo root-bus; else echo root-port; fi; }
+# places are tried. A node whose place is `none` gets it later, by node_monitor.
+declare -A node_places
+node_place() {
+    if [[ -n ${node_places[$1]:-} ]]; then
+        echo "${node_places[$1]}"
+    elif (($1 % 2)); then
+        echo root-bus
+    else
+        echo root-port
+    fi
+}
 
 # node_boot NODE: starts the guest of a node and returns at once.
 node_boot() {
-    local node=$1 device memory arguments=(-no-reboot)
-    device='"driver":"vfio-user-pci","socket":{"path":"'$WORK/node$node.sock'","type":"unix"}'
+    local node=$1 memory firmware more arguments=(-no-reboot)
     guest_memory "${node_memory[$node]:-on}"
+    node_firmware_options "$node"
+    read -ra more <<<"${node_qemu[$node]:-}"
     if [[ ${node_resets[$node]:-no} == yes ]]; then
         rm -f "$WORK/monitor$node".{in,out}
         mkfifo "$WORK/monitor$node".{in,out}
-        arguments=(-chardev "pipe,id=monitor,path=$WORK/monitor$node" -mon "chardev=monitor,mode=readline")
+        arguments=(-chardev "pipe,id=monitor,path=$WORK/monitor$node" -mon "chardev=monitor,mode=control")
+        rm -f "$WORK/monitor$node.ready"
     fi
-    if [[ $(node_place "$node") == root-port ]]; then
-        # shellcheck disable=SC2054 # QEMU's commas
-        arguments+=(-device pcie-root-port,id=root1,chassis=1)
-        device+=',"bus":"root1"'
-    fi
-    guest_start "$node" "$KERNEL" "$INITRAMFS" "${memory[@]}" "${arguments[@]}" -device "{$device}"
+    # shellcheck disable=SC2054 # QEMU's commas
+    case $(node_place "$node") in
+        root-port) arguments+=(-device pcie-root-port,id=root1,chassis=1 -device "$(node_device "$node" root1)") ;;
+        root-bus) arguments+=(-device "$(node_device "$node")") ;;
+    esac
+    guest_start "$node" "$KERNEL" "$INITRAMFS" "${memory[@]}" "${firmware[@]}" "${arguments[@]}" "${more[@]}"
 }
 
-# node_monitor NODE COMMAND: a command for QEMU itself.
-node_monitor() { printf '%s\n' "$2" >"$WORK/monitor$1.in"; }
+# node_device NODE [BUS]: the adaptor of this node, as QEMU takes it; only JSON can hold the socket.
+node_device() {
+    printf '{"driver":"vfio-user-pci","socket":{"path":"%s","type":"unix"}%s}' "$WORK/node$1.sock" "${2:+,\"bus\":\"$2\"}"
+}
+
+# Sets `firmware`. OVMF keeps its variables in a second flash, which is a new one for each start.
+node_firmware_options() {
+    local folder=$LAB_ROOT/usr/share/OVMF variables=$WORK/variables$1.fd
+    firmware=()
+    [[ ${node_firmware[$1]:-seabios} == ovmf ]] || return 0
+    cp "$folder/OVMF_VARS_4M.fd" "$variables"
+    firmware=(-drive "if=pflash,unit=0,format=raw,readonly=on,file=$folder/OVMF_CODE_4M.fd"
+        -drive "if=pflash,unit=1,format=raw,file=$variables")
+}
+
+# node_monitor NODE COMMAND [ARGUMENTS]: a command of QMP, with its arguments in JSON; the answer is in monitor_answer, and
+# an error is a failure.
+node_monitor() {
+    local file=$WORK/monitor$1
+    if [[ ! -e $file.ready ]]; then
+        : >"$file.ready"
+        monitor_command "$1" qmp_capabilities || return
+    fi
+    monitor_command "$@"
+}
+
+monitor_command() {
+    local file=$WORK/monitor$1 json=${3:-"{}"} end=$(($(now_us) + 10000000)) line fd
+    exec {fd}<>"$file.out"
+    printf '{"execute":"%s","arguments":%s}\n' "$2" "$json" >"$file.in"
+    monitor_answer='no answer'
+    # Events come in between, and the greeting.
+    while (($(now_us) < end)); do
+        IFS= read -r -t 1 -u "$fd" line || continue
+        printf '%s\n' "$line" >>"$LOGS/guest$1.monitor.log"
+        [[ $line == '{"return":'* || $line == '{"error":'* ]] || continue
+        monitor_answer=$line
+        break
+    done
+    exec {fd}<&-
+    [[ $monitor_answer == '{"return":'* ]] && return
+    # shellcheck disable=SC2034 # for the check that this is a part of
+    reason="QEMU of node $1, $2: $monitor_answer"
+    return 1
+}
 
 # Ends everything that was started, guests first: an adaptor that goes first makes QEMU complain.
 nodes_stop() {

@@ -10,6 +10,7 @@
 
 pub mod address;
 pub mod bus;
+pub mod channel;
 pub mod event;
 mod function;
 pub mod master;
@@ -31,6 +32,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use self::address::{BLOCK_SIZE, Geometry, NodeId, NodeSet};
+use self::channel::Channel;
 use self::function::{Function, event as events};
 use self::master::{CommandStatus, Master, Sharing};
 use self::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId};
@@ -40,7 +42,7 @@ use self::mesh::{Mesh, Ticket, Timing, Wanted};
 use self::pci::{ConfigAction, NodeEntry, Register, RegisterWrite, registers};
 use self::random::Random;
 use self::target::Target;
-use self::transaction::RequestKind;
+use self::transaction::{Finished, Request, RequestKind};
 
 /// QEMU waits for a load's answer for 5 s, the time of the stores before it included, and an answer after that would break
 /// the device.
@@ -91,6 +93,8 @@ pub struct Adaptor {
     /// Another adaptor has this node's id.
     duplicate: bool,
     completions: VecDeque<Completion>,
+    /// Bulk transactions that have ended.
+    bulk: VecDeque<Finished>,
     events: VecDeque<Event>,
 }
 
@@ -115,6 +119,7 @@ impl Adaptor {
             sharing: Sharing::Unknown,
             duplicate: false,
             completions: VecDeque::new(),
+            bulk: VecDeque::new(),
             events: VecDeque::new(),
             random,
         }
@@ -178,6 +183,19 @@ impl Adaptor {
         Ok(())
     }
 
+    /// Sends a transaction of a transfer on its way, in the bulk channel: in order with others of the same node there, and
+    /// without holding up the bus's accesses. How it ends comes from [`Self::poll_bulk`], at latest after the deadline; names
+    /// are the caller's. The caller bounds how much is under way.
+    pub fn handle_bulk(&mut self, now: Instant, request: Request) {
+        self.mesh.submit(Channel::Bulk, request);
+        self.run(now);
+    }
+
+    /// How a transaction of [`Self::handle_bulk`] ended. After a reset nothing comes for what was handed in before.
+    pub fn poll_bulk(&mut self) -> Option<Finished> {
+        self.bulk.pop_front()
+    }
+
     /// The bus has nothing more at hand.
     pub fn handle_idle(&mut self, now: Instant) {
         self.target.idle(now);
@@ -194,12 +212,17 @@ impl Adaptor {
     /// Everything but configuration space and registers starts afresh.
     fn begin_new_life(&mut self, now: Instant) {
         self.target.reset();
-        let flushed: Vec<(NodeId, Ticket)> =
-            self.master.flush().into_iter().map(|(node, ticket)| (node, Ticket::from_bits(ticket))).collect();
+        self.bulk.clear();
+        let flushed = self.master.flush().into_iter();
+        let flushed: Vec<_> = flushed.map(|(origin, ticket)| (origin, Ticket::from_bits(ticket))).collect();
         self.sharing = self.master.sharing();
         self.incarnation = Incarnation(self.random.next_public());
         self.mesh.reincarnate(now, self.incarnation, &flushed);
         self.events.push_back(Event::Reset(self.incarnation));
+        if self.duplicate {
+            // News to the driver that begins now.
+            self.function.raise(events::DUPLICATE);
+        }
         self.run(now);
     }
 
@@ -280,7 +303,7 @@ impl Adaptor {
     pub fn poll_memory(&mut self, now: Instant) -> Option<MemoryOperation> {
         loop {
             let mesh = &self.mesh;
-            let may_execute = |source, kind: &RequestKind| mesh.may_execute(now, source, kind.direction());
+            let may_execute = |origin, kind: &RequestKind| mesh.may_execute(now, origin, kind.direction());
             let operation = self.master.poll_operation(may_execute);
             self.collect_answers();
             let operation = operation?;
@@ -321,18 +344,17 @@ impl Adaptor {
 
     /// Passes on what the units have for each other.
     fn run(&mut self, now: Instant) {
-        while let Some(request) = self.target.poll_request(now) {
-            self.mesh.submit(request);
-        }
-        while let Some(finished) = self.mesh.poll_finished() {
-            self.target.complete(now, finished.id, finished.code, finished.data);
-            while let Some(request) = self.target.poll_request(now) {
-                self.mesh.submit(request);
+        self.submit_requests(now);
+        while let Some((channel, finished)) = self.mesh.poll_finished() {
+            match channel {
+                Channel::Small => self.target.complete(now, finished.id, finished.code, finished.data),
+                Channel::Bulk => self.bulk.push_back(finished),
             }
+            self.submit_requests(now);
         }
         while let Some(inbound) = self.mesh.poll_inbound() {
             match inbound {
-                Wanted::Discard(source) => self.master.discard(source),
+                Wanted::Discard(origin) => self.master.discard(origin),
                 // The flow's window is the buffer's bound, so that it is never full.
                 Wanted::Request(request) => {
                     let _ = self.master.push(request);
@@ -358,10 +380,16 @@ impl Adaptor {
         }
     }
 
+    fn submit_requests(&mut self, now: Instant) {
+        while let Some(request) = self.target.poll_request(now) {
+            self.mesh.submit(Channel::Small, request);
+        }
+    }
+
     fn collect_answers(&mut self) {
         while let Some(answer) = self.master.poll_answer() {
             let ticket = Ticket::from_bits(answer.ticket);
-            self.mesh.answer(answer.source, ticket, answer.code, answer.data);
+            self.mesh.answer(answer.origin, ticket, answer.code, answer.data);
         }
     }
 

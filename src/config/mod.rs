@@ -19,11 +19,13 @@ use crate::adaptor::address::{Geometry, GeometryError, NodeId};
 use crate::net::TlsFiles;
 pub use raw::{RawConfig, RawTls, Text, read_file};
 pub use router::{RawRouterConfig, RouterConfig};
+pub use units::format_size;
 
 /// The longest deadline: QEMU gives up after 5 s, and a reply after that would kill the device.
 pub const MAX_DEADLINE: Duration = Duration::from_secs(4);
-/// The largest access space: both spaces together then fit into 46-bit guest-physical addresses.
-pub const MAX_SPACE_SIZE: u64 = 1 << 45;
+/// The largest access space in bytes: SeaBIOS and OVMF place the two BARs of a larger one in no guest, as with 46 physical
+/// address bits each of them gives 8 TiB to 64-bit BARs, and with more bits no more.
+pub const MAX_SPACE_SIZE: u64 = 1 << 42;
 /// The longest path of a UNIX socket.
 const MAX_SOCKET_PATH: usize = 107;
 /// The longest name of a congestion control that the kernel knows.
@@ -111,7 +113,7 @@ pub enum ConfigError {
         error: GeometryError,
     },
     /// The access space is larger than a guest can place.
-    #[error("window-size: {nodes} windows of {} are more than {}", units::format_size(*window_size), units::format_size(MAX_SPACE_SIZE))]
+    #[error("window-size: {nodes} windows of {} are more than {}, the most for which a guest's firmware has room; give fewer nodes or smaller windows", units::format_size(*window_size), units::format_size(MAX_SPACE_SIZE))]
     SpaceTooLarge {
         /// How many windows.
         nodes: u16,
@@ -243,6 +245,12 @@ impl Config {
             allow_plaintext,
             tls,
         })
+    }
+
+    /// The physical address bits with which both SeaBIOS and OVMF have room for the two spaces. They take twice `space_size`, and
+    /// OVMF gives 64-bit BARs an eighth of what can be addressed, SeaBIOS up to 46 bits no less.
+    pub const fn guest_address_bits(&self) -> u32 {
+        self.geometry.space_size().trailing_zeros().saturating_add(4)
     }
 
     /// The configuration as a TOML file that gives the same configuration again.

@@ -39,7 +39,7 @@ fn good_values_are_taken() {
         "listen = '0.0.0.0:7471'\nallow-plaintext = true",
         "peer = ['2=192.168.1.2:7472']\nallow-plaintext = true",
         "peer = ['2=[::ffff:127.0.0.1]:7472']",
-        "nodes = 256\nwindow-size = '128G'",
+        "nodes = 256\nwindow-size = '16G'",
         "nodes = '2'\nwindow-size = 4096\nnode-id = 0\npeer = [1]",
         "deadline = '4s'",
         "gather = '0s'\npoll = 0",
@@ -102,7 +102,10 @@ fn each_bad_value_gives_its_line() {
         ("window-size = '100M'", "window-size: the window size must be a power of two from 4 KiB to 256 TiB"),
         ("window-size = '1K'", "window-size: the window size must be a power of two from 4 KiB to 256 TiB"),
         ("window-size = 'big'", "window-size: 'big' is not a size such as 256M or 1G"),
-        ("window-size = '4T'", "window-size: 16 windows of 4T are more than 32T"),
+        (
+            "window-size = '512G'",
+            "window-size: 16 windows of 512G are more than 4T, the most for which a guest's firmware has room; give fewer nodes or smaller windows",
+        ),
         ("deadline = '5s'", "deadline: 5s is not between 1ms and 4s"),
         ("deadline = '0s'", "deadline: 0s is not between 1ms and 4s"),
         ("deadline = 500", "deadline: '500' is not a time such as 500ms, 2s or 50us"),
@@ -231,4 +234,14 @@ fn file_errors_name_file_and_line() {
         read_file::<RawConfig>(&path).unwrap_err().to_string(),
         format!("config: {}: No such file or directory (os error 2)", path.display())
     );
+}
+
+#[test]
+fn the_address_bits_that_a_guest_needs_grow_with_the_spaces() {
+    for (nodes, window, bits) in
+        [(16, "256M", 36), (256, "256M", 40), (16, "16G", 42), (16, "256G", 46), (2, "4K", 17)]
+    {
+        let text = format!("node-id = 1\nsocket-path = 's'\nnodes = {nodes}\nwindow-size = '{window}'");
+        assert_eq!(Config::new(&raw(&text)).unwrap().guest_address_bits(), bits, "{nodes} x {window}");
+    }
 }

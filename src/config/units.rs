@@ -23,7 +23,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// The shortest way to write `bytes` that [`parse_size`] reads back.
+/// The shortest way to write `bytes` that `parse_size` reads back.
 pub fn format_size(bytes: u64) -> String {
     SUFFIXES
         .iter()

@@ -7,11 +7,14 @@ use super::backoff::Backoff;
 use crate::adaptor::Instant;
 use crate::adaptor::address::NodeId;
 use crate::adaptor::mesh::neighbour::{Identity, Refusal};
+use crate::adaptor::mesh::packet::Incarnation;
 use crate::adaptor::random::Random;
 use crate::poller::Token;
 
 /// By how much the node with the higher id lets the other one dial first, where both can.
 const HEAD_START: Duration = Duration::from_millis(100);
+/// How long a peer's word holds that our node id is somebody else's: it is asked again, and answers, several times in this time.
+const REFUSAL_HOLDS: Duration = Duration::from_secs(10);
 /// A link that lived this long makes earlier failures forgotten.
 const STABLE: Duration = Duration::from_secs(1);
 
@@ -56,10 +59,16 @@ pub struct Peer {
     pub attempt: Option<Token>,
     /// A connection that the other side made, kept aside until `link` is proven or fails.
     pub parked: Option<Token>,
-    /// When to dial; only where there is neither link nor attempt.
+    /// When to dial; only where there is neither link nor attempt, nor `same_as`.
     pub next_dial: Option<Instant>,
-    /// Its last word on us was that our node id is somebody else's.
-    pub calls_us_duplicate: bool,
+    /// Its last word on us was that our node id is somebody else's, which holds until then.
+    pub calls_us_duplicate: Option<Instant>,
+    /// The life of the router that was there last.
+    pub met: Option<Incarnation>,
+    /// The router that is there is the one that we are linked with at this other address, so this one is not dialed.
+    pub same_as: Option<PeerKey>,
+    /// The operator knows that this address and another one are the same router's.
+    pub told_same: bool,
     head_start: Duration,
     backoff: Backoff,
     last_problem: Option<String>,
@@ -76,7 +85,10 @@ impl Peer {
             attempt: None,
             parked: None,
             next_dial: address.map(|_| now.after(head_start)),
-            calls_us_duplicate: false,
+            calls_us_duplicate: None,
+            met: None,
+            same_as: None,
+            told_same: false,
             head_start,
             backoff: Backoff::default(),
             last_problem: None,
@@ -91,7 +103,8 @@ impl Peer {
         refusal: Option<Refusal>,
         random: &mut Random,
     ) {
-        if self.address.is_none() || self.link.is_some() || self.attempt.is_some() {
+        let busy = self.link.is_some() || self.attempt.is_some() || self.same_as.is_some();
+        if self.address.is_none() || busy {
             return;
         }
         if lived >= STABLE {
@@ -102,6 +115,11 @@ impl Peer {
             Some(_) => Backoff::after_refusal(random),
         };
         self.next_dial = Some(now.after(wait.saturating_add(self.head_start)));
+    }
+
+    /// It says that our node id is somebody else's.
+    pub fn note_duplicate(&mut self, now: Instant) {
+        self.calls_us_duplicate = Some(now.after(REFUSAL_HOLDS));
     }
 
     /// Tells the operator what is wrong, unless that was the last thing said.

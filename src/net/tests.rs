@@ -8,11 +8,14 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
+mod refused;
+mod routers;
 mod tls;
 
 use super::{Company, Credentials, LinkEvent, Links, Settings};
 use crate::adaptor::Instant;
 use crate::adaptor::address::NodeId;
+use crate::adaptor::channel::Channel;
 use crate::adaptor::mesh::neighbour::{Identity, LinkId, Neighbour, Refusal};
 use crate::adaptor::mesh::packet::{Body, HEADER_LEN, Incarnation, Packet, Progress, Stamp};
 use crate::adaptor::mesh::sequence::{Epoch, Sequence};
@@ -25,7 +28,7 @@ const HIGH: NodeId = NodeId(2);
 
 fn packet(source: NodeId, destination: NodeId, body: Body) -> Packet {
     let (source_incarnation, destination_incarnation) = (Incarnation(1), Incarnation(0));
-    Packet { source, destination, source_incarnation, destination_incarnation, body }
+    Packet { source, destination, source_incarnation, destination_incarnation, channel: Channel::Small, body }
 }
 
 fn hello(source: NodeId, destination: NodeId) -> Packet {

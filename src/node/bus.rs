@@ -105,13 +105,13 @@ impl Bus {
         }
     }
 
-    /// Sends the answers.
-    pub fn flush(&mut self, now: Instant, adaptor: &mut Adaptor) {
-        if let Some(guest) = &mut self.guest
-            && let Err(why) = guest.flush(&self.poller)
-        {
+    /// Sends the answers. Returns whether there is more to be done for that.
+    pub fn flush(&mut self, now: Instant, adaptor: &mut Adaptor) -> bool {
+        let Some(guest) = &mut self.guest else { return false };
+        guest.flush(&self.poller).unwrap_or_else(|why| {
             self.detach(now, adaptor, &why);
-        }
+            true
+        })
     }
 
     fn accept(&mut self, now: Instant, adaptor: &mut Adaptor) {

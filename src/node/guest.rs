@@ -150,7 +150,8 @@ impl Guest {
                         return Ok(true);
                     }
                 }
-                None if self.receive()? => {}
+                // Even if it is the others' turn now: what came may be whole requests.
+                None if self.receive()? => progress = true,
                 None => {
                     if core::mem::take(&mut self.stirred) {
                         adaptor.handle_idle(now);
@@ -284,19 +285,19 @@ impl Guest {
         self.interrupts.signal(vector);
     }
 
-    /// Sends the answers, and chooses what to wait for.
+    /// Sends the answers, and chooses what to wait for. Returns whether there may be requests that were held back until now.
     ///
     /// # Errors
     /// Where the socket fails.
-    pub fn flush(&mut self, poller: &Poller) -> Result<(), String> {
-        self.connection.flush().map_err(|error| error.to_string())?;
+    pub fn flush(&mut self, poller: &Poller) -> Result<bool, String> {
+        let progress = self.connection.flush().map_err(|error| error.to_string())?;
         let interest =
             Interest { readable: self.connection.wants_read(), writable: self.connection.wants_write() };
         if interest != self.interest {
             poller.modify(&self.connection, self.token, interest).map_err(|error| error.to_string())?;
             self.interest = interest;
         }
-        Ok(())
+        Ok(progress)
     }
 
     /// The guest is gone: its interrupts are no longer connected, and its memory is let go.

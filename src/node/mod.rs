@@ -18,7 +18,7 @@ use crate::adaptor::address::NodeSet;
 use crate::adaptor::mesh::Timing;
 use crate::adaptor::mesh::neighbour::{Identity, Neighbour};
 use crate::adaptor::{self, Adaptor, Instant};
-use crate::config::Config;
+use crate::config::{Config, format_size};
 use crate::event_loop::{Clock, EventLoop, Service};
 use crate::net::{self, Company, Credentials, Links};
 use crate::poller::{Report, Token};
@@ -118,7 +118,7 @@ impl Service for Node {
         }
         progress |= self.bus.feed(now, &mut self.adaptor);
         progress |= self.carry_out(now);
-        self.bus.flush(now, &mut self.adaptor);
+        progress |= self.bus.flush(now, &mut self.adaptor);
         progress
     }
 
@@ -139,6 +139,9 @@ fn core_settings(config: &Config, seed: u64) -> adaptor::Settings {
     }
 }
 
+/// The physical address bits of QEMU's emulated processors, unless it is told otherwise.
+const TCG_ADDRESS_BITS: u32 = 40;
+
 fn log_start(config: &Config) {
     let listen =
         config.listen.map_or_else(|| "not listening".to_owned(), |address| format!("listening on {address}"));
@@ -158,5 +161,18 @@ fn log_start(config: &Config) {
         config.node,
         config.socket_path.display(),
         or_none(peers)
+    );
+    log_spaces(config);
+}
+
+/// Only QEMU and the guest's firmware know whether the spaces have a place, so what they need is told.
+fn log_spaces(config: &Config) {
+    let level =
+        if config.guest_address_bits() > TCG_ADDRESS_BITS { log::Level::Warn } else { log::Level::Info };
+    log::log!(
+        level,
+        "BAR2 and BAR4 hold {} each: the guest has room for them with {} or more physical address bits (QEMU: -cpu ...,phys-bits=N)",
+        format_size(config.geometry.space_size()),
+        config.guest_address_bits()
     );
 }

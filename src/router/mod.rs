@@ -22,6 +22,7 @@ use self::queues::{Budget, Queues};
 use self::table::Table;
 use crate::adaptor::Instant;
 use crate::adaptor::address::NodeId;
+use crate::adaptor::channel::Origin;
 use crate::adaptor::mesh::framing::Frame;
 use crate::adaptor::mesh::neighbour::{Identity, LinkId, MAX_HOPS, Neighbour, Refusal, Routes};
 use crate::adaptor::mesh::packet::{Body, Incarnation, Packet, count_hop, hops};
@@ -122,9 +123,11 @@ impl Router {
     pub fn handle_reborn(&mut self, now: Instant, link: LinkId, neighbour: Neighbour) {
         let Some(port) = self.ports.get_mut(&link) else { return };
         port.neighbour = neighbour;
-        if port.admitted && self.table.insert(link, neighbour) {
-            self.follow_table(now);
+        if port.admitted {
+            self.table.insert(link, neighbour);
         }
+        // Who is not let in may be the same life as its rival now, and then is none.
+        self.follow_table(now);
     }
 
     /// The link is gone, and what waited for it.
@@ -164,7 +167,8 @@ impl Router {
             // A copy of its own: the packet as it arrived keeps all of what was read with it in memory.
             let mut copy = wire.to_vec();
             count_hop(&mut copy);
-            if port.queues.push(&mut self.budget, packet.source, packet.destination, Bytes::from(copy)) {
+            let origin = Origin { node: packet.source, channel: packet.channel };
+            if port.queues.push(&mut self.budget, origin, packet.destination, Bytes::from(copy)) {
                 &mut self.counters.forwarded
             } else {
                 &mut self.counters.overflowed

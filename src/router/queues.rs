@@ -1,4 +1,4 @@
-//! What waits for one link: a queue for each flow, served fairly among sources.
+//! What waits for one link: a queue for each flow, served fairly among sources, and accesses before bulk traffic.
 //!
 //! Sources take turns by deficit round robin, so that each gets the same share in bytes of what the link carries, and the
 //! destinations of one source take turns by packets. Invariant: every source in `turn` has a packet, and the bytes of all queues
@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 
 use crate::adaptor::address::NodeId;
+use crate::adaptor::channel::{Channel, Origin, PerChannel, Turns};
 use crate::adaptor::mesh::packet::{HEADER_LEN, MAX_PAYLOAD};
 
 /// The most bytes that wait of one flow on one link: two windows, of requests and of answers to the other side's, with headers, and as
@@ -24,13 +25,13 @@ const OVERHEAD: usize = 64;
 pub struct Budget {
     limit: usize,
     used: usize,
-    by_source: BTreeMap<NodeId, usize>,
+    by_origin: BTreeMap<Origin, usize>,
 }
 
 impl Budget {
     /// Memory of `limit` bytes.
     pub const fn new(limit: usize) -> Self {
-        Self { limit, used: 0, by_source: BTreeMap::new() }
+        Self { limit, used: 0, by_origin: BTreeMap::new() }
     }
 
     /// Bytes that wait in all queues.
@@ -38,10 +39,10 @@ impl Budget {
         self.used
     }
 
-    /// Sets `cost` bytes for a packet of the source aside. None may hold more, over all links, than what all leave free, so that
+    /// Sets `cost` bytes for a packet of the origin aside. None may hold more, over all links, than what all leave free, so that
     /// whoever comes later finds room too.
-    fn take(&mut self, source: NodeId, cost: usize) -> bool {
-        let held = self.by_source.entry(source).or_default();
+    fn take(&mut self, origin: Origin, cost: usize) -> bool {
+        let held = self.by_origin.entry(origin).or_default();
         let would_hold = held.saturating_add(cost);
         let granted = would_hold <= self.limit.saturating_sub(self.used);
         if granted {
@@ -51,9 +52,9 @@ impl Budget {
         granted
     }
 
-    fn give_back(&mut self, source: NodeId, cost: usize) {
+    fn give_back(&mut self, origin: Origin, cost: usize) {
         self.used = self.used.saturating_sub(cost);
-        if let Some(held) = self.by_source.get_mut(&source) {
+        if let Some(held) = self.by_origin.get_mut(&origin) {
             *held = held.saturating_sub(cost);
         }
     }
@@ -98,18 +99,51 @@ impl Source {
 /// The queues of a link.
 #[derive(Debug, Default)]
 pub struct Queues {
+    channels: PerChannel<Sources>,
+    turns: Turns,
+}
+
+impl Queues {
+    /// Appends a packet to its flow's queue. Returns whether there was room.
+    pub fn push(&mut self, budget: &mut Budget, origin: Origin, destination: NodeId, packet: Bytes) -> bool {
+        self.channels.get_mut(origin.channel).push(budget, origin, destination, packet)
+    }
+
+    /// The next packet for the link.
+    pub fn pop(&mut self, budget: &mut Budget) -> Option<Bytes> {
+        let next = |channel| Some((channel, self.channels.get_mut(channel).pop(budget, channel)?));
+        let (channel, packet) = self.turns.order().into_iter().find_map(next)?;
+        self.turns.note(channel, !self.channels.get(Channel::Bulk).turn.is_empty());
+        Some(packet)
+    }
+
+    /// Whether nothing waits.
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.channels.values().all(|sources| sources.turn.is_empty())
+    }
+
+    /// Drops everything.
+    pub fn clear(&mut self, budget: &mut Budget) {
+        while self.pop(budget).is_some() {}
+    }
+}
+
+/// The queues of one channel.
+#[derive(Debug, Default)]
+struct Sources {
     sources: BTreeMap<NodeId, Source>,
     /// Sources with packets.
     turn: VecDeque<NodeId>,
 }
 
-impl Queues {
-    /// Appends a packet to its flow's queue. Returns whether there was room.
-    pub fn push(&mut self, budget: &mut Budget, source: NodeId, destination: NodeId, packet: Bytes) -> bool {
+impl Sources {
+    fn push(&mut self, budget: &mut Budget, origin: Origin, destination: NodeId, packet: Bytes) -> bool {
+        let source = origin.node;
         let cost = cost(&packet);
         let held = self.sources.get(&source).and_then(|s| s.flows.get(&destination)).map_or(0, |f| f.bytes);
         let bytes = held.saturating_add(cost);
-        if bytes > FLOW_BYTES || !budget.take(source, cost) {
+        if bytes > FLOW_BYTES || !budget.take(origin, cost) {
             return false;
         }
         let entry = self.sources.entry(source).or_default();
@@ -126,8 +160,7 @@ impl Queues {
         true
     }
 
-    /// The next packet for the link.
-    pub fn pop(&mut self, budget: &mut Budget) -> Option<Bytes> {
+    fn pop(&mut self, budget: &mut Budget, channel: Channel) -> Option<Bytes> {
         loop {
             let &id = self.turn.front()?;
             let source = self.sources.get_mut(&id)?;
@@ -135,7 +168,7 @@ impl Queues {
             if let Some(left) = source.deficit.checked_sub(len) {
                 source.deficit = left;
                 let (packet, cost) = source.pop()?;
-                budget.give_back(id, cost);
+                budget.give_back(Origin { node: id, channel }, cost);
                 if source.turn.is_empty() {
                     self.sources.remove(&id);
                     self.turn.pop_front();
@@ -146,17 +179,6 @@ impl Queues {
             source.deficit = source.deficit.saturating_add(QUANTUM);
             self.turn.rotate_left(1);
         }
-    }
-
-    /// Whether nothing waits.
-    #[cfg(test)]
-    fn is_empty(&self) -> bool {
-        self.turn.is_empty()
-    }
-
-    /// Drops everything.
-    pub fn clear(&mut self, budget: &mut Budget) {
-        while self.pop(budget).is_some() {}
     }
 }
 
@@ -176,19 +198,23 @@ mod tests {
         packet.into()
     }
 
+    fn small(node: u8) -> Origin {
+        Origin { node: NodeId(node), channel: Channel::Small }
+    }
+
     #[test]
     fn each_source_gets_the_same_share_in_bytes() {
         let mut budget = Budget::new(64 << 20);
         let mut queues = Queues::default();
         // One with many small packets, one with large ones, one with large ones for many destinations.
         for n in 0..10_000u32 {
-            queues.push(&mut budget, NodeId(1), NodeId(9), packet(1, 9, 100));
+            queues.push(&mut budget, small(1), NodeId(9), packet(1, 9, 100));
             if n >= 30 {
                 continue;
             }
-            queues.push(&mut budget, NodeId(2), NodeId(9), packet(2, 9, QUANTUM));
+            queues.push(&mut budget, small(2), NodeId(9), packet(2, 9, QUANTUM));
             let destination = n.to_le_bytes()[0];
-            queues.push(&mut budget, NodeId(3), NodeId(destination), packet(3, destination, QUANTUM));
+            queues.push(&mut budget, small(3), NodeId(destination), packet(3, destination, QUANTUM));
         }
         let mut sent = BTreeMap::new();
         let mut total = 0;
@@ -208,7 +234,7 @@ mod tests {
         let mut budget = Budget::new(1 << 20);
         let mut queues = Queues::default();
         for destination in [5, 5, 5, 6, 7] {
-            assert!(queues.push(&mut budget, NodeId(1), NodeId(destination), packet(1, destination, 64)));
+            assert!(queues.push(&mut budget, small(1), NodeId(destination), packet(1, destination, 64)));
         }
         let order: Vec<u8> =
             core::iter::from_fn(|| queues.pop(&mut budget)).map(|packet| packet[1]).collect();
@@ -221,22 +247,40 @@ mod tests {
         let mut queues = Queues::default();
         for _ in 0..256 {
             let len = HEADER_LEN + (1 << 20) / 256;
-            assert!(queues.push(&mut budget, NodeId(1), NodeId(2), packet(1, 2, len)));
+            assert!(queues.push(&mut budget, small(1), NodeId(2), packet(1, 2, len)));
         }
         // Many flood many.
         let mut full = 0;
         for n in 0..100_000u32 {
             let [a, b, ..] = n.wrapping_mul(0x9e37_79b9).to_be_bytes();
             let a = a & 63 | 64;
-            full += usize::from(!queues.push(&mut budget, NodeId(a), NodeId(b), packet(a, b, 60_000)));
+            full += usize::from(!queues.push(&mut budget, small(a), NodeId(b), packet(a, b, 60_000)));
         }
         assert!(full > 90_000 && budget.used() < 256 << 20, "{full}, {}", budget.used());
         for _ in 0..256 {
             let len = HEADER_LEN + (1 << 20) / 256;
-            assert!(queues.push(&mut budget, NodeId(2), NodeId(3), packet(2, 3, len)), "a whole window");
+            assert!(queues.push(&mut budget, small(2), NodeId(3), packet(2, 3, len)), "a whole window");
         }
         queues.clear(&mut budget);
         assert!(queues.is_empty() && budget.used() == 0);
+    }
+
+    #[test]
+    fn an_access_goes_before_bulk_traffic_and_neither_waits_for_ever() {
+        let mut budget = Budget::new(32 << 20);
+        let mut queues = Queues::default();
+        let bulk = Origin { channel: Channel::Bulk, ..small(1) };
+        // More than one flow may hold, so that bulk traffic fills all that it can.
+        while queues.push(&mut budget, bulk, NodeId(2), packet(1, 2, QUANTUM)) {}
+        for _ in 0..40 {
+            assert!(
+                queues.push(&mut budget, small(1), NodeId(2), packet(1, 2, 68)),
+                "it has room of its own"
+            );
+        }
+        let lens: Vec<usize> = (0..44).map(|_| queues.pop(&mut budget).unwrap().len()).collect();
+        let bulk_at: Vec<usize> = (0..44).filter(|&index| lens[index] == QUANTUM).collect();
+        assert_eq!(bulk_at, [16, 33, 42, 43]);
     }
 
     proptest! {
@@ -250,7 +294,7 @@ mod tests {
             for (source, destination, len, push) in steps {
                 if push {
                     let packet = packet(source, destination, len);
-                    if queues.push(&mut budget, NodeId(source), NodeId(destination), packet.clone()) {
+                    if queues.push(&mut budget, small(source), NodeId(destination), packet.clone()) {
                         held.entry((source, destination)).or_default().push_back(packet);
                     }
                 } else if let Some(packet) = queues.pop(&mut budget) {

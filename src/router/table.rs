@@ -46,10 +46,11 @@ impl Table {
         self.choose()
     }
 
-    /// The link is not to be used any more. Returns whether any way changed.
+    /// The link is not to be used any more. Returns whether any way changed, the best or another.
     pub fn remove(&mut self, link: LinkId) -> bool {
-        self.links.remove(&link);
-        self.choose()
+        let changed = self.links.remove(&link).is_some_and(|entry| !entry.ways.is_empty());
+        self.choose();
+        changed
     }
 
     /// The router at the other end reaches these nodes. Returns whether any way changed, the best or another.

@@ -5,7 +5,9 @@ use std::collections::{BTreeSet, VecDeque};
 use proptest::prelude::*;
 
 use super::*;
+use crate::adaptor::channel::Channel;
 use crate::adaptor::mesh::framing::Framer;
+use crate::adaptor::mesh::neighbour::Route;
 use crate::adaptor::mesh::packet::{Progress, Stamp};
 use crate::adaptor::mesh::sequence::{Epoch, Sequence};
 use crate::adaptor::random::Random;
@@ -29,6 +31,7 @@ fn confirm(source: u8, destination: u8) -> Packet {
         destination: NodeId(destination),
         source_incarnation: Incarnation(1),
         destination_incarnation: Incarnation(2),
+        channel: Channel::Small,
         body: Body::Confirm { progress, sent: Sequence(0) },
     }
 }
@@ -369,6 +372,44 @@ fn a_reset_in_a_ring_of_routers_refuses_nobody() {
             assert_eq!(router.poll_timeout(), None);
         }
     }
+}
+
+/// A router with node 7 at its link 9, which waits because the router at link 1 names another life of it; the
+/// one at link 2 names the same life, and is nearer.
+fn contested() -> Router {
+    let settings = Settings { incarnation: Incarnation(1), buffer: 16 << 20, patience: PATIENCE };
+    let mut router = Router::new(settings);
+    let now = Instant::ZERO;
+    for (link, distance, life) in [(1, 5, 50), (2, 2, 60)] {
+        let neighbour = Neighbour { identity: Identity::Router, incarnation: Incarnation(link) };
+        router.handle_link_up(now, LinkId(link), neighbour);
+        let routes = Routes::new([Route { node: NodeId(7), distance, incarnation: Incarnation(life) }]);
+        let packet = Packet::between(Identity::Router, NodeId(0), Incarnation(link), Body::Routes(routes));
+        router.handle_packet(now, LinkId(link), &frame(&wire(&packet)));
+    }
+    let neighbour = Neighbour { identity: node(7), incarnation: Incarnation(60) };
+    router.handle_link_up(now, LinkId(9), neighbour);
+    assert_eq!(router.poll_timeout(), Some(now.after(PATIENCE)));
+    assert!(router.poll_packet(LinkId(9)).is_none());
+    router
+}
+
+#[test]
+fn who_waits_is_let_in_when_its_rival_is_gone_whichever_way_was_the_best() {
+    let mut router = contested();
+    router.handle_link_down(Instant::ZERO, LinkId(1));
+    assert_eq!(router.poll_timeout(), None);
+    assert!(router.poll_packet(LinkId(9)).is_some());
+}
+
+#[test]
+fn who_waits_is_let_in_when_it_is_the_same_life_after_all() {
+    let mut router = contested();
+    router.handle_link_down(Instant::ZERO, LinkId(2));
+    let neighbour = Neighbour { identity: node(7), incarnation: Incarnation(50) };
+    router.handle_reborn(Instant::ZERO, LinkId(9), neighbour);
+    assert_eq!(router.poll_timeout(), None);
+    assert!(router.poll_packet(LinkId(9)).is_some());
 }
 
 #[test]

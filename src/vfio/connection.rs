@@ -144,6 +144,10 @@ impl Connection {
         !self.output.is_empty()
     }
 
+    fn has_room_for_replies(&self) -> bool {
+        self.output.len() < OUTPUT_LIMIT
+    }
+
     /// Receives once, without waiting.
     ///
     /// # Errors
@@ -176,7 +180,7 @@ impl Connection {
     /// # Errors
     /// Where the client broke the protocol so that the connection has to be dropped.
     pub fn next_request(&mut self) -> Result<Option<Request>, Broken> {
-        while !self.waiting_for_reply && self.output.len() < OUTPUT_LIMIT {
+        while !self.waiting_for_reply && self.has_room_for_replies() {
             let Some(message) = self.next_message()? else { break };
             match message.header.kind() {
                 Kind::Command => {}
@@ -285,11 +289,13 @@ impl Connection {
         own
     }
 
-    /// Sends the replies, as many as the socket takes without waiting.
+    /// Sends the replies, as many as the socket takes without waiting. Returns whether that made room for requests which
+    /// [`Connection::next_request`] held back: ask it again, since nothing else will tell of them.
     ///
     /// # Errors
     /// Where the socket fails; the connection is then of no more use.
-    pub fn flush(&mut self) -> io::Result<()> {
+    pub fn flush(&mut self) -> io::Result<bool> {
+        let was_full = !self.has_room_for_replies();
         while !self.output.is_empty() {
             match self.stream.write(&self.output) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -299,7 +305,7 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(was_full && self.has_room_for_replies())
     }
 }
 

@@ -13,29 +13,38 @@ use super::judge::{Judge, WINDOW, seconds};
 use super::node::{Node, Place};
 use super::proxy::{Mode, Proxy};
 
-/// Node 1 dials node 2 by a proxy.
+/// Node 1 dials by a proxy, which leads to node 2 or to the router that node 2 is behind.
 struct Stage {
     place: Place,
     proxy: Proxy,
     one: Node,
     two: Option<Node>,
+    router: Option<Node>,
 }
 
 impl Stage {
-    fn new() -> (Self, Judge) {
+    fn direct() -> (Self, Judge) {
         let place = Place::new();
         let proxy = Proxy::new(place.address(9), place.address(2));
         let two = place.start(2, &[], &["--peer", "1"]);
-        let mut one = place.start(1, &[], &["--peer", &format!("2={}", proxy.address())]);
+        let one = place.start(1, &[], &["--peer", &format!("2={}", proxy.address())]);
+        Self::begin(place, proxy, one, two, None)
+    }
+
+    fn routed() -> (Self, Judge) {
+        let place = Place::new();
+        let proxy = Proxy::new(place.address(9), place.address(100));
+        let router = place.start_router(100, &[], &[]);
+        let two = place.start_behind(2, &[100], &[]);
+        let one = place.start_behind(1, &[9], &[]);
+        Self::begin(place, proxy, one, two, Some(router))
+    }
+
+    fn begin(place: Place, proxy: Proxy, mut one: Node, two: Node, router: Option<Node>) -> (Self, Judge) {
         let mut near = Guest::attach(&place.socket(1));
         let (far, window) = Self::far(&place, &mut one, &mut near);
         let judge = Judge::new(near, far, window);
-        (Self { place, proxy, one, two: Some(two) }, judge)
-    }
-
-    /// Sends a signal to node 2.
-    fn signal(&self, signal: i32) {
-        self.two.as_ref().expect("node 2 runs").signal(signal);
+        (Self { place, proxy, one, two: Some(two), router }, judge)
     }
 
     fn far(place: &Place, one: &mut Node, near: &mut Guest) -> (Guest, u64) {
@@ -55,11 +64,23 @@ impl Stage {
 
 #[test]
 fn a_link_that_is_cut_stalled_swallowed_and_corrupted() {
-    let (mut stage, mut judge) = Stage::new();
-    let mut random = Random::new(1);
+    break_link(Stage::direct(), 1);
+}
+
+#[test]
+fn a_link_with_a_router_that_is_cut_stalled_swallowed_and_corrupted() {
+    break_link(Stage::routed(), 3);
+}
+
+fn break_link((mut stage, mut judge): (Stage, Judge), seed: u64) {
+    let mut random = Random::new(seed);
     let end = Instant::now() + seconds();
     let mut cuts = 0;
     while Instant::now() < end {
+        // What goes wrong meets a link that carries something, or one that comes back.
+        if random.next().is_multiple_of(2) {
+            judge.near.wait_for_node(2, true);
+        }
         let change = Instant::now() + Duration::from_millis(random.next() % 300);
         match random.next() % 8 {
             0..3 => {
@@ -80,22 +101,32 @@ fn a_link_that_is_cut_stalled_swallowed_and_corrupted() {
         }
     }
     println!("{cuts} cuts, {} bits flipped", stage.proxy.flipped());
+    assert!(cuts > 0 && stage.proxy.flipped() > 0);
     stage.heal(&mut judge);
-    assert!(judge.counts.ok > 0 && judge.counts.unknown > 0, "{:?}", judge.counts);
+    assert!(judge.counts.ok > 0 && judge.counts.rounds() > judge.counts.ok, "{:?}", judge.counts);
 }
 
 #[test]
 fn a_node_that_is_stopped_for_a_while_again_and_again() {
-    let (mut stage, mut judge) = Stage::new();
-    let mut random = Random::new(2);
+    stop(Stage::direct(), 2, |stage| stage.two.as_ref());
+}
+
+#[test]
+fn a_router_that_is_stopped_for_a_while_again_and_again() {
+    stop(Stage::routed(), 4, |stage| stage.router.as_ref());
+}
+
+fn stop((mut stage, mut judge): (Stage, Judge), seed: u64, whom: impl Fn(&Stage) -> Option<&Node>) {
+    let mut random = Random::new(seed);
     let end = Instant::now() + seconds();
+    let signal = |stage: &Stage, signal| whom(stage).expect("it runs").signal(signal);
     while Instant::now() < end {
-        stage.signal(libc::SIGSTOP);
+        signal(&stage, libc::SIGSTOP);
         let wake = Instant::now() + Duration::from_millis(100 + random.next() % 900);
         while Instant::now() < wake {
             judge.round();
         }
-        stage.signal(libc::SIGCONT);
+        signal(&stage, libc::SIGCONT);
         for _ in 0..50 {
             judge.round();
         }
@@ -106,14 +137,16 @@ fn a_node_that_is_stopped_for_a_while_again_and_again() {
 
 #[test]
 fn a_node_that_is_killed_and_started_again_and_again() {
-    let (mut stage, mut judge) = Stage::new();
+    let (mut stage, mut judge) = Stage::direct();
     let end = Instant::now() + seconds();
     let mut kills = 0;
     while Instant::now() < end {
         for _ in 0..30 {
             judge.round();
         }
-        stage.signal(libc::SIGKILL);
+        if let Some(two) = &stage.two {
+            two.signal(libc::SIGKILL);
+        }
         judge.round();
         stage.two = None;
         for _ in 0..5 {

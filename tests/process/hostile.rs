@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::mesh::framing::Framer;
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
@@ -79,6 +80,22 @@ fn a_client_that_takes_no_answers_and_closes_half_of_its_socket_costs_no_process
     assert!(load < 0.1, "{load}");
     node.wait_for("guest detached");
     drop(client(&place.socket(1)));
+}
+
+#[test]
+fn a_client_that_asks_much_at_once_gets_every_answer() {
+    const REGION_INFO: u16 = 5;
+    const QUESTIONS: usize = 4000;
+    let place = Place::new();
+    // An adaptor that sleeps as soon as it has nothing to do, and whom nothing but its guest wakes.
+    let _node = place.start(1, &[], &["--peer", "2", "--poll", "0s"]);
+    let mut stream = client(&place.socket(1));
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mut asked = [0; 32];
+    asked[..4].copy_from_slice(&32u32.to_le_bytes());
+    stream.write_all(&message(REGION_INFO, &asked).repeat(QUESTIONS)).unwrap();
+    let mut answers = vec![0; QUESTIONS * 48];
+    stream.read_exact(&mut answers).expect("every question is answered");
 }
 
 #[test]
@@ -163,6 +180,7 @@ impl Peer {
                 destination: NodeId(1),
                 source_incarnation: Self::SELF,
                 destination_incarnation: self.victim,
+                channel: Channel::Small,
                 body: body.clone(),
             };
             packet.emit(&mut wire);

@@ -70,6 +70,11 @@ fn a_second_adaptor_with_the_same_id_is_refused_and_told() {
     one.wait_for("its node id is in use");
     let mut guest = Guest::attach(&place.socket(3));
     guest.wait_for_duplicate(true);
+    for life in ["attached", "reset"] {
+        assert_eq!(guest.take_events() & 1 << 5, 1 << 5, "{life}: told of what was so before");
+        assert_eq!(guest.take_events() & 1 << 5, 0, "{life}: once");
+        guest.reset();
+    }
     for round in 0..100u64 {
         near.store(2, window, &round.to_le_bytes());
         assert_eq!(near.check(2, window), 0);

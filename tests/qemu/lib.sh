@@ -7,6 +7,9 @@ source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../../qemu-configs/lib/comm
 # shellcheck source=qemu-configs/lib/session.sh
 source "$REPO/qemu-configs/lib/session.sh"
 
+# shellcheck source=tests/qemu/storm.sh
+source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/storm.sh"
+
 # A part of the kernel image for short copies, made in every guest, and its length in bytes.
 PART=/tmp/part
 PART_BYTES=16384
@@ -15,8 +18,19 @@ found=
 
 # suite_begin COUNT ARGUMENT...: so many nodes are up, or this is the end. The arguments are the script's own.
 suite_begin() {
-    local count=$1 version=
+    local count=$1
     shift
+    suite_prepare "$@"
+    session_nodes "$count"
+    if ((failed)); then
+        session_result
+        exit 1
+    fi
+}
+
+# suite_prepare ARGUMENT...: everything but the nodes.
+suite_prepare() {
+    local version=
     case $#:${1:-} in
         0:) ;;
         2:--kernel) version=$2 ;;
@@ -25,11 +39,6 @@ suite_begin() {
     esac
     session_begin "$REPO/target/tests/qemu-$COMMAND"
     session_prepare "$version"
-    session_nodes "$count"
-    if ((failed)); then
-        session_result
-        exit 1
-    fi
 }
 
 # A script's first lines say what it is about.

@@ -1,6 +1,7 @@
 //! What a node holds of what it received.
 
 use assured_rdma::adaptor::address::{Geometry, NodeId};
+use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
 use assured_rdma::adaptor::{Adaptor, Instant, Settings};
@@ -23,8 +24,14 @@ fn a_write_that_waits_for_its_lease_holds_its_own_bytes_only() {
     let destination_incarnation = adaptor.incarnation();
     let send = |adaptor: &mut Adaptor, body| {
         let source_incarnation = Incarnation(9);
-        let packet =
-            Packet { source: peer, destination: own, source_incarnation, destination_incarnation, body };
+        let packet = Packet {
+            source: peer,
+            destination: own,
+            source_incarnation,
+            destination_incarnation,
+            channel: Channel::Small,
+            body,
+        };
         adaptor.handle_packet(now, peer, packet);
     };
     adaptor.handle_link_up(now, peer);

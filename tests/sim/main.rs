@@ -10,6 +10,7 @@
     clippy::unwrap_used
 )]
 
+mod channels;
 mod contract;
 mod flat_memory;
 mod holding;

@@ -88,6 +88,10 @@ pub struct Network {
     stalled: BTreeMap<(Station, Station), Instant>,
     /// Links, from the first station to the second, that take nothing more, as a full socket.
     full: BTreeSet<(Station, Station)>,
+    /// Bytes that each direction of a link carries in a microsecond; 0 for any number.
+    pub rate: u64,
+    /// Until when a direction of a link is busy with what it was given.
+    busy: BTreeMap<(Station, Station), Instant>,
     parcels: BinaryHeap<Parcel>,
     sent: u64,
     next_link: u64,
@@ -104,8 +108,8 @@ fn is_routes(wire: &[u8]) -> bool {
 }
 
 impl Network {
-    pub fn is_full(&self, from: Station, to: Station) -> bool {
-        self.full.contains(&(from, to))
+    pub fn is_full(&self, now: Instant, from: Station, to: Station) -> bool {
+        self.full.contains(&(from, to)) || self.busy.get(&(from, to)).is_some_and(|&until| until > now)
     }
 
     pub fn next_moment(&self) -> Option<Instant> {
@@ -114,11 +118,13 @@ impl Network {
             .routers
             .values()
             .filter_map(|relay| relay.router.poll_timeout().map(|at| at.max(relay.paused_until)));
-        timers.chain(parcel).chain(self.stalled.values().copied()).min()
+        let busy = self.busy.values().copied();
+        timers.chain(parcel).chain(self.stalled.values().copied()).chain(busy).min()
     }
 
     pub fn handle_timeout(&mut self, now: Instant) {
         self.stalled.retain(|_, until| *until > now);
+        self.busy.retain(|_, until| *until > now);
         for relay in self.routers.values_mut().filter(|relay| relay.paused_until <= now) {
             if relay.router.poll_timeout().is_some_and(|at| at <= now) {
                 relay.router.handle_timeout(now);
@@ -344,6 +350,7 @@ impl World {
             for (link, other) in self.links_of(here) {
                 let stalled = self.network.stalled.contains_key(&(here, other));
                 while !stalled
+                    && !self.network.is_full(self.now, here, other)
                     && let Some(wire) = self.network.routers.get_mut(&id).unwrap().router.poll_packet(link)
                 {
                     self.send(link, here, other, wire.to_vec());
@@ -361,20 +368,26 @@ impl World {
     }
 
     pub fn send(&mut self, link: LinkId, from: Station, to: Station, mut wire: Vec<u8>) {
+        let mut travel = Duration::from_micros(20);
+        if let Some(time) = (wire.len() as u64).checked_div(self.network.rate) {
+            travel += Duration::from_micros(time);
+            self.network.busy.insert((from, to), self.now.after(Duration::from_micros(time)));
+        }
         let faults = if is_routes(&wire) { Faults::NONE } else { self.faults };
         if self.random.next() % 1000 < faults.loss {
             return;
         }
         let copies = 1 + u64::from(self.random.next() % 1000 < faults.double);
         for _ in 0..copies {
-            let delay = 20 + if faults.jitter == 0 { 0 } else { self.random.next() % faults.jitter };
+            let delay = if faults.jitter == 0 { 0 } else { self.random.next() % faults.jitter };
             if self.random.next() % 1000 < faults.flip {
                 let bit = usize::try_from(self.random.next()).unwrap() % (wire.len() * 8);
                 wire[bit / 8] ^= 1 << (bit % 8);
             }
             self.network.sent += 1;
             let extra = if wire[3] == 3 { self.write_delay } else { Duration::ZERO };
-            let (at, order) = (self.now.after(Duration::from_micros(delay)).after(extra), self.network.sent);
+            let travel = travel + Duration::from_micros(delay) + extra;
+            let (at, order) = (self.now.after(travel), self.network.sent);
             self.network.parcels.push(Parcel { at, order, link, from, to, wire: wire.clone() });
         }
     }

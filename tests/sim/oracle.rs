@@ -5,16 +5,19 @@
 use std::collections::BTreeMap;
 
 use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::status::{Class, Code};
+use assured_rdma::adaptor::transaction::{Finished, TransactionId};
 
 use crate::world::{Execution, World};
 
 struct Store {
     from: NodeId,
     to: NodeId,
+    channel: Channel,
     offset: u64,
     executed: bool,
-    /// A check returned an error for its block, so that it must not be executed any more.
+    /// A check returned an error for its block, or its transfer ended with one, so that it must not be executed any more.
     reported: bool,
 }
 
@@ -23,9 +26,14 @@ pub struct Oracle {
     stores: BTreeMap<u64, Store>,
     /// Stores that no check has covered yet, by source, target and block.
     unchecked: BTreeMap<(NodeId, NodeId, u64), Vec<u64>>,
+    /// Bulk writes under way, by source and name, with their values.
+    bulk: BTreeMap<(NodeId, TransactionId), Vec<u64>>,
     seen: usize,
-    last_value: BTreeMap<(NodeId, NodeId), u64>,
+    ends_seen: usize,
+    last_value: BTreeMap<(NodeId, NodeId, Channel), u64>,
     next: u64,
+    pub bulk_ok: u64,
+    pub bulk_failed: u64,
     pub checks: u64,
     pub failed_checks: u64,
 }
@@ -38,16 +46,55 @@ impl Oracle {
     }
 
     pub fn stored(&mut self, from: NodeId, to: NodeId, offset: u64, value: u64) {
-        self.stores.insert(value, Store { from, to, offset, executed: false, reported: false });
+        self.insert(from, to, Channel::Small, offset, value);
         self.unchecked.entry((from, to, offset / 4096)).or_default().push(value);
     }
 
-    /// Takes in what the nodes executed since the last call.
+    /// A bulk write of these values is about to be handed in.
+    pub fn sent(&mut self, from: NodeId, to: NodeId, offset: u64, id: TransactionId, values: Vec<u64>) {
+        for (offset, &value) in (offset..).step_by(8).zip(&values) {
+            self.insert(from, to, Channel::Bulk, offset, value);
+        }
+        self.bulk.insert((from, id), values);
+    }
+
+    fn insert(&mut self, from: NodeId, to: NodeId, channel: Channel, offset: u64, value: u64) {
+        self.stores.insert(value, Store { from, to, channel, offset, executed: false, reported: false });
+    }
+
+    /// Takes in what the nodes executed since the last call, and which bulk writes have ended.
     pub fn observe(&mut self, world: &World) {
         for execution in &world.executions[self.seen..] {
             self.executed(execution);
         }
         self.seen = world.executions.len();
+        for (from, end) in &world.ends[self.ends_seen..] {
+            self.ended(*from, end);
+        }
+        self.ends_seen = world.ends.len();
+    }
+
+    fn ended(&mut self, from: NodeId, end: &Finished) {
+        let values = self.bulk.remove(&(from, end.id)).expect("it was handed in, and has not ended yet");
+        let executed = values.iter().filter(|value| self.stores[value].executed).count();
+        match end.code.class() {
+            Class::Ok => assert_eq!(executed, values.len(), "no false OK: a bulk write was not executed"),
+            Class::Retry | Class::Permanent => assert_eq!(executed, 0, "{}: but it was executed", end.code),
+            Class::Unknown => {}
+        }
+        if end.code.is_ok() {
+            self.bulk_ok += 1;
+            return;
+        }
+        self.bulk_failed += 1;
+        for value in values {
+            self.stores.get_mut(&value).expect("it was handed in").reported = true;
+        }
+    }
+
+    /// How many bulk writes of a node are under way.
+    pub fn under_way(&self, from: NodeId) -> usize {
+        self.bulk.keys().filter(|(source, _)| *source == from).count()
     }
 
     fn executed(&mut self, execution: &Execution) {
@@ -59,7 +106,7 @@ impl Oracle {
             assert!(!store.executed, "exactly once: {value} is executed again");
             assert!(!store.reported, "no ghost writes: {value} is executed after it was reported");
             store.executed = true;
-            let last = self.last_value.entry((store.from, store.to)).or_default();
+            let last = self.last_value.entry((store.from, store.to, store.channel)).or_default();
             assert!(*last < value, "order: {value} is executed after {last}");
             *last = value;
         }
@@ -88,8 +135,9 @@ impl Oracle {
         }
     }
 
-    /// The log of a node was dropped by a reset: nothing is promised of its unchecked stores but order.
+    /// The log of a node was dropped by a reset, and its transfers: nothing is promised of its unchecked stores but order.
     pub fn forget(&mut self, from: NodeId) {
         self.unchecked.retain(|key, _| key.0 != from);
+        self.bulk.retain(|key, _| key.0 != from);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use assured_rdma::adaptor::address::{Geometry, NodeId};
+use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::memory::MemoryOperation;
 use assured_rdma::adaptor::mesh::limits::{WINDOW_BYTES, WINDOW_REQUESTS};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
@@ -91,6 +92,7 @@ impl Attack {
             _ => Body::Ask { epoch, stamp: echo },
         };
         let (wrong_source, wrong_target) = (self.below(50) == 0, self.below(50) == 0);
+        let bulk = self.below(10) == 0;
         if self.below(200) == 0 {
             self.own += 1;
         }
@@ -99,6 +101,7 @@ impl Attack {
             destination: if wrong_target { NodeId(3) } else { OWN },
             source_incarnation: Incarnation(self.own),
             destination_incarnation: self.victim,
+            channel: if bulk && body.is_of_a_flow() { Channel::Bulk } else { Channel::Small },
             body,
         }
     }

@@ -6,6 +6,7 @@ use assured_rdma::adaptor::Region;
 use assured_rdma::adaptor::address::NodeId;
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::random::Random;
+use assured_rdma::adaptor::transaction::{RequestKind, TransactionId};
 
 use crate::network::{Faults, Station};
 use crate::oracle::Oracle;
@@ -22,6 +23,7 @@ struct Schedule {
     random: Random,
     routers: u8,
     resets: u64,
+    transfers: u64,
 }
 
 /// What a run, or many, came to.
@@ -30,6 +32,8 @@ struct Sum {
     checks: u64,
     failed: u64,
     refusals: u64,
+    bulk_ok: u64,
+    bulk_failed: u64,
 }
 
 /// Runs the schedule of a seed; every broken promise panics.
@@ -50,13 +54,15 @@ fn run(seed: u64, routed: bool) -> Sum {
         (World::with_timing(random.next(), NODES, timing), 0)
     };
     world.faults = faults(&mut random);
-    let mut schedule = Schedule { world, oracle: Oracle::default(), random, routers, resets: 0 };
+    let mut schedule =
+        Schedule { world, oracle: Oracle::default(), random, routers, resets: 0, transfers: 0 };
     for _ in 0..STEPS {
         schedule.act();
     }
     schedule.settle();
     let Schedule { oracle, world, .. } = schedule;
-    Sum { checks: oracle.checks, failed: oracle.failed_checks, refusals: world.network.refusals }
+    let Oracle { checks, failed_checks: failed, bulk_ok, bulk_failed, .. } = oracle;
+    Sum { checks, failed, refusals: world.network.refusals, bulk_ok, bulk_failed }
 }
 
 /// Routers in a row or a ring, each node at one of them; some nodes at a second one, or with a direct link besides.
@@ -111,7 +117,8 @@ impl Schedule {
 
     fn act(&mut self) {
         match self.below(100) {
-            0..40 => self.store_some(),
+            0..33 => self.store_some(),
+            33..40 => self.transfer_some(),
             40..65 => self.check_one(),
             65..85 => self.read_one(),
             85..90 => {
@@ -145,6 +152,24 @@ impl Schedule {
         }
         if self.below(2) == 0 {
             self.world.idle(from);
+        }
+    }
+
+    /// Bulk writes into the block that no accesses go to.
+    fn transfer_some(&mut self) {
+        let (from, to, _) = self.route();
+        let count = 1 + self.below(8);
+        for _ in 0..count {
+            let first = self.below(512);
+            let values: Vec<u64> =
+                (first..512.min(first + 1 + self.below(64))).map(|_| self.oracle.new_value()).collect();
+            let offset = u64::from(from.0) * 4096 + first * 8;
+            let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            self.transfers += 1;
+            let id = TransactionId(self.transfers);
+            self.oracle.sent(from, to, offset, id, values);
+            self.world.bulk(from, to, offset, id, RequestKind::Write(data.into()));
+            self.oracle.observe(&self.world);
         }
     }
 
@@ -281,6 +306,13 @@ impl Schedule {
             }
         }
         assert!(healed, "links come up again");
+        let quiet = |schedule: &Self| (1..=NODES).all(|id| schedule.oracle.under_way(NodeId(id)) == 0);
+        let limit = self.world.now.after(DEADLINE);
+        while !quiet(self) {
+            assert!(self.world.now <= limit, "bounded: bulk writes end");
+            self.world.step();
+            self.oracle.observe(&self.world);
+        }
         for (from, to) in pairs.into_iter().flat_map(|(a, b)| [(a, b), (b, a)]) {
             let offset = u64::from(from.0) * 0x4000;
             for block in 0..4 {
@@ -310,18 +342,21 @@ fn run_many(test: &str, routed: bool, default: u64) -> Sum {
     for _ in 0..schedules {
         let seed = seeds.next();
         let result = std::panic::catch_unwind(|| run(seed, routed));
-        let Sum { checks, failed, refusals } = result.unwrap_or_else(|_| {
+        let Sum { checks, failed, refusals, bulk_ok, bulk_failed } = result.unwrap_or_else(|_| {
             panic!("replay with: SIM_SEED={seed:#x} cargo test --test sim {test} -- --nocapture")
         });
         sum.checks += checks;
         sum.failed += failed;
         sum.refusals += refusals;
+        sum.bulk_ok += bulk_ok;
+        sum.bulk_failed += bulk_failed;
     }
-    let Sum { checks, failed, refusals } = sum;
+    let Sum { checks, failed, refusals, bulk_ok, bulk_failed } = sum;
     println!(
-        "{test}: {schedules} schedules, {checks} checks, {failed} of them told of errors, {refusals} nodes refused"
+        "{test}: {schedules} schedules, {checks} checks, {failed} of them told of errors, {bulk_ok} bulk writes done, \
+         {bulk_failed} not, {refusals} nodes refused"
     );
-    assert!(failed > 0, "the faults were felt");
+    assert!(failed > 0 && bulk_failed > 0, "the faults were felt");
     sum
 }
 

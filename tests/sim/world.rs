@@ -5,10 +5,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use assured_rdma::adaptor::address::{Geometry, NodeId, NodeSet};
+use assured_rdma::adaptor::address::{Geometry, NodeId, NodeSet, Place};
 use assured_rdma::adaptor::memory::{MemoryFault, MemoryOperation, Segment};
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::random::Random;
+use assured_rdma::adaptor::transaction::{Finished, Request, RequestKind, TransactionId};
 use assured_rdma::adaptor::{Adaptor, Busy, Event, Instant, LoadTag, Region, Settings};
 use assured_rdma::router::Paths;
 use bytes::Bytes;
@@ -54,9 +55,13 @@ pub struct World {
     peers: NodeSet,
     timing: fn(NodeId) -> Timing,
     pub packets: u64,
+    /// Steps in a row that took no time.
+    steps_now: u32,
     /// How much longer than other packets those take that write.
     pub write_delay: Duration,
     pub executions: Vec<Execution>,
+    /// Bulk transactions that have ended, and whose they were.
+    pub ends: Vec<(NodeId, Finished)>,
     pub events: Vec<(NodeId, Event)>,
     answers: BTreeMap<(NodeId, LoadTag), Bytes>,
     pub interrupts: Vec<(NodeId, u16)>,
@@ -94,8 +99,10 @@ impl World {
             network: Network::default(),
             peers: if routers == 0 { ids.iter().copied().collect() } else { NodeSet::EMPTY },
             packets: 0,
+            steps_now: 0,
             write_delay: Duration::ZERO,
             executions: Vec::new(),
+            ends: Vec::new(),
             events: Vec::new(),
             answers: BTreeMap::new(),
             interrupts: Vec::new(),
@@ -195,6 +202,14 @@ impl World {
         let result = self.adaptor(at).handle_store(now, Region::Access, Self::space(node, offset), data);
         self.take_outputs();
         result
+    }
+
+    /// Hands in a bulk transaction. How it ends comes to [`Self::ends`].
+    pub fn bulk(&mut self, at: NodeId, node: NodeId, offset: u64, id: TransactionId, kind: RequestKind) {
+        let now = self.now;
+        let request = Request { id, place: Place { node, offset }, kind, posted: now };
+        self.adaptor(at).handle_bulk(now, request);
+        self.take_outputs();
     }
 
     pub fn idle(&mut self, at: NodeId) {
@@ -323,7 +338,10 @@ impl World {
 
     /// Goes to the next moment at which something happens, and lets it happen.
     pub fn step(&mut self) {
-        self.now = self.next_moment();
+        let next = self.next_moment();
+        self.steps_now = if next > self.now { 0 } else { self.steps_now + 1 };
+        assert!(self.steps_now < 10_000, "time stands still: something is always due and never done");
+        self.now = next;
         self.deliver_parcels();
         let now = self.now;
         for node in self.nodes.values_mut().filter(|node| node.paused_until <= now) {
@@ -346,18 +364,13 @@ impl World {
             self.execute_memory_operations(place);
             let now = self.now;
             for (link, other) in self.links_of(place) {
-                if self.network.is_full(place.into(), other) {
-                    continue;
-                }
-                let node = self.nodes.get_mut(&place).unwrap();
-                let Node { adaptor, paths, .. } = node;
-                let mut wires = Vec::new();
-                while let Some(packet) = paths.serve(link, |peer| adaptor.poll_packet(now, peer)) {
+                while !self.network.is_full(now, place.into(), other) {
+                    let Node { adaptor, paths, .. } = self.nodes.get_mut(&place).unwrap();
+                    let Some(packet) = paths.serve(link, |peer| adaptor.poll_packet(now, peer)) else {
+                        break;
+                    };
                     let mut wire = Vec::new();
                     packet.emit(&mut wire);
-                    wires.push(wire);
-                }
-                for wire in wires {
                     self.packets += 1;
                     self.send(link, place.into(), other, wire);
                 }
@@ -365,6 +378,9 @@ impl World {
             let node = self.nodes.get_mut(&place).unwrap();
             while let Some(completion) = node.adaptor.poll_completion() {
                 self.answers.insert((place, completion.tag), completion.data);
+            }
+            while let Some(end) = node.adaptor.poll_bulk() {
+                self.ends.push((place, end));
             }
             while let Some(vector) = node.adaptor.poll_interrupt() {
                 self.interrupts.push((place, vector));

@@ -107,6 +107,21 @@ fn nothing_is_handed_out_behind_a_load_that_is_not_answered() {
 }
 
 #[test]
+fn requests_held_back_by_replies_are_told_of_when_these_are_sent() {
+    let (mut client, server) = UnixStream::pair().unwrap();
+    let mut connection = Connection::new(server, ConnectionId(1), shape()).unwrap();
+    client.write_all(&[version(), load(1, 2, 0, 100_000), load(2, 2, 0, 4)].concat()).unwrap();
+    assert_eq!(connection.receive().unwrap(), Intake::Some);
+    let Ok(Some(Request::Load { token, .. })) = connection.next_request() else { panic!() };
+    connection.reply_load(token, &[]);
+    assert!(connection.next_request().unwrap().is_none(), "too much waits to be sent");
+    assert!(connection.flush().unwrap());
+    let Ok(Some(Request::Load { len: 4, token, .. })) = connection.next_request() else { panic!() };
+    connection.reply_load(token, &[]);
+    assert!(!connection.flush().unwrap(), "nothing was held back");
+}
+
+#[test]
 fn what_a_client_stored_before_it_went_is_handed_out() {
     let (mut client, server) = UnixStream::pair().unwrap();
     let mut connection = Connection::new(server, ConnectionId(1), shape()).unwrap();

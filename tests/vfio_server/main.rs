@@ -111,8 +111,11 @@ fn wait(connection: &Connection) {
 /// Serves until the client goes or breaks the protocol; gives the device and what was wrong.
 fn serve(mut connection: Connection) -> (Device, Option<String>) {
     let mut device = Device::new();
+    let mut again = false;
     loop {
-        wait(&connection);
+        if !again {
+            wait(&connection);
+        }
         let intake = connection.receive().unwrap();
         loop {
             match connection.next_request() {
@@ -124,9 +127,9 @@ fn serve(mut connection: Connection) -> (Device, Option<String>) {
                 }
             }
         }
-        let sent = connection.flush();
-        if intake == Intake::End || sent.is_err() {
-            return (device, None);
+        match connection.flush() {
+            Ok(more) if intake != Intake::End => again = more,
+            _ => return (device, None),
         }
     }
 }

@@ -1,23 +1,23 @@
 //! The master access buffer: requests of other nodes that wait to be executed.
 //!
-//! Invariant: requests of one source leave in the order in which they came, one at a time; no source
+//! Invariant: requests of one origin leave in the order in which they came, one at a time; no origin
 //! holds more than its share of the buffer, and none can keep another from being served.
 
-use crate::adaptor::address::NodeId;
+use crate::adaptor::channel::Origin;
 use crate::adaptor::transaction::RequestKind;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// The most requests of one source that wait at a time.
+/// The most requests of one origin that wait at a time.
 pub const MAX_REQUESTS: usize = 256;
-/// The most bytes to write that wait for one source at a time.
+/// The most bytes to write that wait for one origin at a time.
 pub const MAX_BYTES: usize = 1 << 20;
 
 /// A request of another node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Inbound {
-    /// The node whose bus started it.
-    pub source: NodeId,
+    /// Whose it is.
+    pub origin: Origin,
     /// Names the request to the mesh; means nothing here.
     pub ticket: u64,
     /// Where in this node's window, in bytes.
@@ -26,7 +26,7 @@ pub struct Inbound {
     pub kind: RequestKind,
 }
 
-/// The source's share of the buffer is used up: more than [`MAX_REQUESTS`] or [`MAX_BYTES`].
+/// The origin's share of the buffer is used up: more than [`MAX_REQUESTS`] or [`MAX_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -38,7 +38,7 @@ fn held(kind: &RequestKind) -> usize {
     }
 }
 
-/// The requests of one source.
+/// The requests of one origin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Queue {
     requests: VecDeque<Inbound>,
@@ -49,16 +49,16 @@ struct Queue {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct AccessBuffer {
     /// Only queues that are not empty.
-    queues: BTreeMap<NodeId, Queue>,
-    /// The source that was served last.
-    last: Option<NodeId>,
+    queues: BTreeMap<Origin, Queue>,
+    /// The origin that was served last.
+    last: Option<Origin>,
 }
 
 impl AccessBuffer {
-    /// Puts a request behind the others of its source.
+    /// Puts a request behind the others of its origin.
     pub(super) fn push(&mut self, request: Inbound) -> Result<(), Full> {
-        let source = request.source;
-        let queue = self.queues.entry(source).or_default();
+        let origin = request.origin;
+        let queue = self.queues.entry(origin).or_default();
         let bytes = queue.bytes.saturating_add(held(&request.kind));
         if queue.requests.len() < MAX_REQUESTS && bytes <= MAX_BYTES {
             queue.bytes = bytes;
@@ -66,33 +66,33 @@ impl AccessBuffer {
             return Ok(());
         }
         if queue.requests.is_empty() {
-            self.queues.remove(&source);
+            self.queues.remove(&origin);
         }
         Err(Full)
     }
 
-    /// Takes out the oldest request of the next source, in turn, whose oldest request `may_leave`.
+    /// Takes out the oldest request of the next origin, in turn, whose oldest request `may_leave`.
     pub(super) fn take(&mut self, may_leave: impl Fn(&Inbound) -> bool) -> Option<Inbound> {
         let after = self.last.map_or(Unbounded, Excluded);
         let up_to = self.last.map(|last| self.queues.range(..=last)).into_iter().flatten();
-        let ready = |(_, queue): &(&NodeId, &Queue)| queue.requests.front().is_some_and(&may_leave);
-        let (&source, _) = self.queues.range((after, Unbounded)).chain(up_to).find(ready)?;
-        let queue = self.queues.get_mut(&source)?;
+        let ready = |(_, queue): &(&Origin, &Queue)| queue.requests.front().is_some_and(&may_leave);
+        let (&origin, _) = self.queues.range((after, Unbounded)).chain(up_to).find(ready)?;
+        let queue = self.queues.get_mut(&origin)?;
         let request = queue.requests.pop_front()?;
         queue.bytes = queue.bytes.saturating_sub(held(&request.kind));
         if queue.requests.is_empty() {
-            self.queues.remove(&source);
+            self.queues.remove(&origin);
         }
-        self.last = Some(source);
+        self.last = Some(origin);
         Some(request)
     }
 
-    /// Drops every request of a source.
-    pub(super) fn discard(&mut self, source: NodeId) {
-        self.queues.remove(&source);
+    /// Drops every request of an origin.
+    pub(super) fn discard(&mut self, origin: Origin) {
+        self.queues.remove(&origin);
     }
 
-    /// Takes out every request, those of one source in their order.
+    /// Takes out every request, those of one origin in their order.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Inbound> + use<> {
         core::mem::take(&mut self.queues).into_values().flat_map(|queue| queue.requests)
     }
@@ -106,15 +106,21 @@ impl AccessBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::adaptor::address::NodeId;
+    use crate::adaptor::channel::Channel;
     use bytes::Bytes;
+
+    fn origin(node: u8) -> Origin {
+        Origin { node: NodeId(node), channel: Channel::Small }
+    }
 
     fn request(source: u8, ticket: u64, len: usize) -> Inbound {
         let kind = RequestKind::Write(Bytes::from(vec![0; len]));
-        Inbound { source: NodeId(source), ticket, offset: 0, kind }
+        Inbound { origin: origin(source), ticket, offset: 0, kind }
     }
 
     fn taken(buffer: &mut AccessBuffer, may_leave: impl Fn(&Inbound) -> bool) -> Vec<(u8, u64)> {
-        core::iter::from_fn(|| buffer.take(&may_leave)).map(|r| (r.source.0, r.ticket)).collect()
+        core::iter::from_fn(|| buffer.take(&may_leave)).map(|r| (r.origin.node.0, r.ticket)).collect()
     }
 
     #[test]
@@ -135,7 +141,7 @@ mod tests {
             buffer.push(request(source, ticket, 8)).unwrap();
         }
         assert_eq!(
-            taken(&mut buffer, |request| (request.source.0, request.ticket) != (1, 0)),
+            taken(&mut buffer, |request| (request.origin.node.0, request.ticket) != (1, 0)),
             [(2, 0), (2, 1)]
         );
         assert_eq!(taken(&mut buffer, |_| true), [(1, 0), (1, 1)]);
@@ -149,7 +155,7 @@ mod tests {
         }
         assert_eq!(buffer.push(request(1, 256, 1)), Err(Full));
         assert_eq!(buffer.push(request(2, 0, 1)), Ok(()));
-        buffer.take(|request| request.source == NodeId(1)).unwrap();
+        buffer.take(|request| request.origin.node == NodeId(1)).unwrap();
         assert_eq!(buffer.push(request(1, 257, 1)), Ok(()));
     }
 
@@ -165,7 +171,7 @@ mod tests {
         buffer.take(|_| true).unwrap();
         assert_eq!(buffer.push(request(1, 17, 64 << 10)), Ok(()));
         assert_eq!(buffer.push(request(2, 0, (1 << 20) + 1)), Err(Full));
-        assert!(!buffer.queues.contains_key(&NodeId(2)));
+        assert!(!buffer.queues.contains_key(&origin(2)));
     }
 
     #[test]
@@ -174,7 +180,7 @@ mod tests {
         for (source, ticket) in [(1, 0), (2, 0), (1, 1)] {
             buffer.push(request(source, ticket, 1 << 19)).unwrap();
         }
-        buffer.discard(NodeId(1));
+        buffer.discard(origin(1));
         assert_eq!(buffer.push(request(1, 2, 1 << 20)), Ok(()), "its bytes are free again");
         assert_eq!(taken(&mut buffer, |_| true), [(1, 2), (2, 0)]);
     }
@@ -185,7 +191,7 @@ mod tests {
         for (source, ticket) in [(2, 0), (1, 0), (2, 1)] {
             buffer.push(request(source, ticket, 1)).unwrap();
         }
-        let drained: Vec<_> = buffer.drain().map(|r| (r.source.0, r.ticket)).collect();
+        let drained: Vec<_> = buffer.drain().map(|r| (r.origin.node.0, r.ticket)).collect();
         assert_eq!(drained, [(1, 0), (2, 0), (2, 1)]);
         assert_eq!(buffer.len(), 0);
     }

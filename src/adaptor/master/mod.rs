@@ -4,7 +4,7 @@
 //! memory operations, which the bus side carries out. The command mailbox, by which the guest
 //! makes and removes windows, needs memory as well and takes its operations from the same names.
 //!
-//! Invariant: of each source at most one request is under way, so that its order holds; and what
+//! Invariant: of each origin at most one request is under way, so that its order holds; and what
 //! was discarded never gets an answer, so that no answer is taken for that of another request.
 
 mod access_buffer;
@@ -16,7 +16,7 @@ pub use access_buffer::{Full, Inbound, MAX_BYTES, MAX_REQUESTS};
 pub use command::{CommandStatus, Finished, MemoryView, Sharing};
 pub use window::{MAX_REQUEST, MAX_RUNS, MAX_WINDOWS, Rights, Window, WindowTable};
 
-use super::address::NodeId;
+use super::channel::Origin;
 use super::memory::{MemoryOperation, MemoryResult, OperationId, Segment};
 use super::status::{Code, Direction};
 use super::transaction::RequestKind;
@@ -28,8 +28,8 @@ use std::collections::{BTreeMap, VecDeque};
 /// How a request of another node ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Answer {
-    /// The node that asked.
-    pub source: NodeId,
+    /// Who asked.
+    pub origin: Origin,
     /// The request's ticket.
     pub ticket: u64,
     /// Whether it was executed, or why not.
@@ -44,17 +44,17 @@ enum Purpose {
     /// The command mailbox.
     Command,
     /// A request that writes.
-    Write { source: NodeId, ticket: u64 },
+    Write { origin: Origin, ticket: u64 },
     /// A request that reads `len` bytes.
-    Read { source: NodeId, ticket: u64, len: usize },
+    Read { origin: Origin, ticket: u64, len: usize },
 }
 
 impl Purpose {
-    /// The node whose request it is.
-    const fn source(self) -> Option<NodeId> {
+    /// Whose request it is.
+    const fn origin(self) -> Option<Origin> {
         match self {
             Self::Command => None,
-            Self::Write { source, .. } | Self::Read { source, .. } => Some(source),
+            Self::Write { origin, .. } | Self::Read { origin, .. } => Some(origin),
         }
     }
 }
@@ -104,41 +104,41 @@ impl Master {
     /// Takes in a request of another node.
     ///
     /// # Errors
-    /// Where too much of this source waits already; the request is dropped then.
+    /// Where too much of this origin waits already; the request is dropped then.
     pub fn push(&mut self, request: Inbound) -> Result<(), Full> {
         self.buffer.push(request)
     }
 
-    /// The session or epoch of a node is over: what it asked for and was not begun is never executed,
+    /// The session or epoch of an origin is over: what it asked for and was not begun is never executed,
     /// and nothing it asked for before is answered any more. A request under way still holds up the
     /// ones that follow until it has ended.
-    pub fn discard(&mut self, source: NodeId) {
-        self.buffer.discard(source);
-        self.answers.retain(|answer| answer.source != source);
-        for running in self.running.values_mut().filter(|running| running.purpose.source() == Some(source)) {
+    pub fn discard(&mut self, origin: Origin) {
+        self.buffer.discard(origin);
+        self.answers.retain(|answer| answer.origin != origin);
+        for running in self.running.values_mut().filter(|running| running.purpose.origin() == Some(origin)) {
             running.is_discarded = true;
         }
     }
 
     /// The device is reset: drops windows, commands, what was learnt about memory and the counters.
     ///
-    /// Returns source and ticket of the requests that were not begun and never will be, to be
+    /// Returns origin and ticket of the requests that were not begun and never will be, to be
     /// answered with [`Code::Flushed`]. Those under way are not answered: their outcome is unknown.
-    pub fn flush(&mut self) -> Vec<(NodeId, u64)> {
+    pub fn flush(&mut self) -> Vec<(Origin, u64)> {
         self.windows.clear();
         self.mailbox.reset();
         for running in self.running.values_mut() {
             running.is_discarded = true;
         }
         (self.served_writes, self.served_reads, self.refused) = (0, 0, 0);
-        self.buffer.drain().map(|request| (request.source, request.ticket)).collect()
+        self.buffer.drain().map(|request| (request.origin, request.ticket)).collect()
     }
 
-    /// The next memory operation: of the command mailbox and of the sources in turn, of each the
+    /// The next memory operation: of the command mailbox and of the origins in turn, of each the
     /// oldest request if it `may_execute`. Requests that are refused become answers on the way.
     pub fn poll_operation(
         &mut self,
-        may_execute: impl Fn(NodeId, &RequestKind) -> bool,
+        may_execute: impl Fn(Origin, &RequestKind) -> bool,
     ) -> Option<MemoryOperation> {
         let others_first = core::mem::take(&mut self.command_was_last);
         if others_first && let Some(operation) = self.next_request(&may_execute) {
@@ -155,20 +155,20 @@ impl Master {
         if others_first { None } else { self.next_request(&may_execute) }
     }
 
-    /// The operation of the next source in turn.
+    /// The operation of the next origin in turn.
     fn next_request(
         &mut self,
-        may_execute: &impl Fn(NodeId, &RequestKind) -> bool,
+        may_execute: &impl Fn(Origin, &RequestKind) -> bool,
     ) -> Option<MemoryOperation> {
         loop {
             let running = &self.running;
-            let is_idle = |source| running.values().all(|running| running.purpose.source() != Some(source));
+            let is_idle = |origin| running.values().all(|running| running.purpose.origin() != Some(origin));
             let request = self
                 .buffer
-                .take(|request| is_idle(request.source) && may_execute(request.source, &request.kind))?;
+                .take(|request| is_idle(request.origin) && may_execute(request.origin, &request.kind))?;
             match self.resolve(&request) {
                 Ok(segments) => return Some(self.execute(request, segments)),
-                Err(code) => self.answer(request.source, request.ticket, code, Bytes::new()),
+                Err(code) => self.answer(request.origin, request.ticket, code, Bytes::new()),
             }
         }
     }
@@ -254,19 +254,19 @@ impl Master {
             RequestKind::Write(data) => (Direction::Write, u64::try_from(data.len()).unwrap_or(u64::MAX)),
             RequestKind::Read { len } => (Direction::Read, u64::from(*len)),
         };
-        self.windows.resolve(request.source, direction, request.offset, len)
+        self.windows.resolve(request.origin.node, direction, request.offset, len)
     }
 
     fn execute(&mut self, request: Inbound, segments: Vec<Segment>) -> MemoryOperation {
-        let Inbound { source, ticket, kind, .. } = request;
+        let Inbound { origin, ticket, kind, .. } = request;
         match kind {
             RequestKind::Write(data) => {
-                let id = self.begin(Purpose::Write { source, ticket });
+                let id = self.begin(Purpose::Write { origin, ticket });
                 MemoryOperation::Write { id, segments, data }
             }
             RequestKind::Read { .. } => {
                 let len = segments.iter().map(|segment| segment.len).sum();
-                let id = self.begin(Purpose::Read { source, ticket, len });
+                let id = self.begin(Purpose::Read { origin, ticket, len });
                 MemoryOperation::Read { id, segments }
             }
         }
@@ -283,25 +283,25 @@ impl Master {
     fn end(&mut self, purpose: Purpose, result: MemoryResult) {
         match (purpose, result) {
             (Purpose::Command, result) => self.mailbox.step_done(result, &mut self.windows, self.next),
-            (Purpose::Write { source, ticket }, Ok(_)) => {
+            (Purpose::Write { origin, ticket }, Ok(_)) => {
                 self.served_writes = self.served_writes.saturating_add(1);
-                self.answer(source, ticket, Code::Ok, Bytes::new());
+                self.answer(origin, ticket, Code::Ok, Bytes::new());
             }
-            (Purpose::Read { source, ticket, len }, Ok(data)) if data.len() == len => {
+            (Purpose::Read { origin, ticket, len }, Ok(data)) if data.len() == len => {
                 self.served_reads = self.served_reads.saturating_add(1);
-                self.answer(source, ticket, Code::Ok, data);
+                self.answer(origin, ticket, Code::Ok, data);
             }
-            (Purpose::Write { source, ticket } | Purpose::Read { source, ticket, .. }, _) => {
-                self.answer(source, ticket, Code::TargetFault, Bytes::new());
+            (Purpose::Write { origin, ticket } | Purpose::Read { origin, ticket, .. }, _) => {
+                self.answer(origin, ticket, Code::TargetFault, Bytes::new());
             }
         }
     }
 
-    fn answer(&mut self, source: NodeId, ticket: u64, code: Code, data: Bytes) {
+    fn answer(&mut self, origin: Origin, ticket: u64, code: Code, data: Bytes) {
         if !code.is_ok() {
             self.refused = self.refused.saturating_add(1);
         }
-        self.answers.push_back(Answer { source, ticket, code, data });
+        self.answers.push_back(Answer { origin, ticket, code, data });
     }
 }
 

@@ -6,6 +6,8 @@ mod commands;
 mod serving;
 
 use super::*;
+use crate::adaptor::address::NodeId;
+use crate::adaptor::channel::Channel;
 use crate::adaptor::memory::MemoryFault;
 
 const WINDOW_SIZE: u64 = 256 << 20;
@@ -102,17 +104,21 @@ fn exporting() -> (Master, Memory) {
     (master, memory)
 }
 
+fn origin(node: u8) -> Origin {
+    Origin { node: NodeId(node), channel: Channel::Small }
+}
+
 fn write(source: u8, ticket: u64, offset: u64, data: &'static [u8]) -> Inbound {
     let kind = RequestKind::Write(Bytes::from_static(data));
-    Inbound { source: NodeId(source), ticket, offset, kind }
+    Inbound { origin: origin(source), ticket, offset, kind }
 }
 
 fn read(source: u8, ticket: u64, offset: u64, len: u32) -> Inbound {
-    Inbound { source: NodeId(source), ticket, offset, kind: RequestKind::Read { len } }
+    Inbound { origin: origin(source), ticket, offset, kind: RequestKind::Read { len } }
 }
 
 fn answers(master: &mut Master) -> Vec<(u8, u64, Code)> {
-    core::iter::from_fn(|| master.poll_answer()).map(|a| (a.source.0, a.ticket, a.code)).collect()
+    core::iter::from_fn(|| master.poll_answer()).map(|a| (a.origin.node.0, a.ticket, a.code)).collect()
 }
 
 fn id_of(operation: &MemoryOperation) -> OperationId {

@@ -78,6 +78,11 @@ impl Initiator {
         self.epoch
     }
 
+    /// Whether something waits to be sent.
+    pub(super) fn has_next(&self) -> bool {
+        self.confirm_wanted || self.cursor < self.outstanding.len()
+    }
+
     /// Whether transactions of an abandoned epoch are still to be reported.
     pub(super) const fn has_condemned(&self) -> bool {
         !self.condemned.is_empty()
@@ -148,6 +153,11 @@ impl Initiator {
 
     /// The responding side asks whether the epoch is still wanted: the answer names the current one.
     pub(super) const fn handle_ask(&mut self) {
+        self.confirm();
+    }
+
+    /// Tells the current epoch with the next packet, even if there is no request.
+    pub(super) const fn confirm(&mut self) {
         self.confirm_wanted = true;
     }
 

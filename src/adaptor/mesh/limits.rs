@@ -14,6 +14,8 @@ pub const ASK_AGAIN: Duration = Duration::from_millis(20);
 pub const FORMER_LIVES: usize = 4;
 /// A Hello on a link on which the peer has not been proven yet is sent again after this time.
 pub const HELLO_AGAIN: Duration = Duration::from_millis(100);
+/// Packets of the small channel after which one of the bulk channel goes first, so that each gets on.
+pub const SMALL_RUN: u32 = 16;
 /// The least time between two Hellos, so that strange packets do not cause a flood of them.
 pub const HELLO_GAP: Duration = Duration::from_millis(5);
 /// The keepalive time is cut into this many parts: a silent link gets a Hello after each but the last, then it is cut.

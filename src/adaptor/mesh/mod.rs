@@ -3,6 +3,7 @@
 //! It keeps a [`session`](self) for each configured peer, and for each other node as soon as there is a way to it. Packets
 //! arrive over links, which may be cut, and come back; the flows survive that.
 
+mod flows;
 pub mod framing;
 mod initiator;
 pub mod limits;
@@ -29,6 +30,7 @@ pub use self::responder::Ticket;
 use self::session::{Outputs, Session};
 use super::Instant;
 use super::address::{NodeId, NodeSet};
+use super::channel::{Channel, Origin};
 use super::event::Event;
 use super::master::Inbound;
 use super::random::Random;
@@ -58,8 +60,8 @@ impl Timing {
 pub enum Wanted {
     /// A request that is next in order; its ticket is to be handed back with the answer.
     Request(Inbound),
-    /// The node's requests that were not executed yet are not to be executed any more.
-    Discard(NodeId),
+    /// The requests from there that were not executed yet are not to be executed any more.
+    Discard(Origin),
 }
 
 /// What is known of a peer, for the node table.
@@ -82,7 +84,7 @@ pub struct Mesh {
     random: Random,
     sessions: BTreeMap<NodeId, Session>,
     /// Transactions to nodes that are not known.
-    unroutable: VecDeque<Finished>,
+    unroutable: VecDeque<(Channel, Finished)>,
     outputs: Outputs,
 }
 
@@ -120,18 +122,18 @@ impl Mesh {
     }
 
     /// Sends a transaction on its way; how it ends comes from [`Self::poll_finished`].
-    pub fn submit(&mut self, request: Request) {
+    pub fn submit(&mut self, channel: Channel, request: Request) {
         match self.sessions.get_mut(&request.place.node) {
-            Some(session) => session.submit(request),
+            Some(session) => session.submit(channel, request),
             None => {
                 let unroutable = Finished { id: request.id, code: Code::NoRoute, data: Bytes::new() };
-                self.unroutable.push_back(unroutable);
+                self.unroutable.push_back((channel, unroutable));
             }
         }
     }
 
     /// How a transaction ended.
-    pub fn poll_finished(&mut self) -> Option<Finished> {
+    pub fn poll_finished(&mut self) -> Option<(Channel, Finished)> {
         self.unroutable.pop_front().or_else(|| self.sessions.values_mut().find_map(Session::poll_finished))
     }
 
@@ -165,13 +167,16 @@ impl Mesh {
     }
 
     /// This node was reset and lives on as `incarnation`; the requests with these tickets were still waiting.
-    pub fn reincarnate(&mut self, now: Instant, incarnation: Incarnation, flushed: &[(NodeId, Ticket)]) {
+    pub fn reincarnate(&mut self, now: Instant, incarnation: Incarnation, flushed: &[(Origin, Ticket)]) {
         self.incarnation = incarnation;
         self.unroutable.clear();
         self.outputs.inbound.clear();
         for (&peer, session) in &mut self.sessions {
-            let tickets: Vec<Ticket> =
-                flushed.iter().filter(|(source, _)| *source == peer).map(|&(_, ticket)| ticket).collect();
+            let tickets: Vec<_> = flushed
+                .iter()
+                .filter(|(origin, _)| origin.node == peer)
+                .map(|&(origin, ticket)| (origin.channel, ticket))
+                .collect();
             session.reincarnate(now, incarnation, &tickets);
         }
     }
@@ -181,15 +186,16 @@ impl Mesh {
         self.outputs.inbound.pop_front()
     }
 
-    /// Whether a request of `source` may be executed at this moment.
-    pub fn may_execute(&self, now: Instant, source: NodeId, direction: Direction) -> bool {
-        self.sessions.get(&source).is_some_and(|session| session.may_execute(now, direction))
+    /// Whether a request from `origin` may be executed at this moment.
+    pub fn may_execute(&self, now: Instant, origin: Origin, direction: Direction) -> bool {
+        let session = self.sessions.get(&origin.node);
+        session.is_some_and(|session| session.may_execute(now, origin.channel, direction))
     }
 
-    /// A request of `source` was executed or refused.
-    pub fn answer(&mut self, source: NodeId, ticket: Ticket, code: Code, data: Bytes) {
-        if let Some(session) = self.sessions.get_mut(&source) {
-            session.answer(ticket, code, data);
+    /// A request from `origin` was executed or refused.
+    pub fn answer(&mut self, origin: Origin, ticket: Ticket, code: Code, data: Bytes) {
+        if let Some(session) = self.sessions.get_mut(&origin.node) {
+            session.answer(origin.channel, ticket, code, data);
         }
     }
 

@@ -11,6 +11,7 @@ use crc_fast::{CrcAlgorithm, checksum};
 use super::neighbour::{Identity, Refusal, Routes};
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::address::{NodeId, OFFSET_BITS};
+use crate::adaptor::channel::Channel;
 use crate::adaptor::status::Code;
 
 /// Bytes in a header.
@@ -55,6 +56,8 @@ pub struct Packet {
     pub source_incarnation: Incarnation,
     /// The receiver's life as the sender knows it; 0 where it does not.
     pub destination_incarnation: Incarnation,
+    /// Whose flow it belongs to; [`Channel::Small`] where it belongs to none.
+    pub channel: Channel,
     /// What it says.
     pub body: Body,
 }
@@ -265,6 +268,7 @@ impl Packet {
             destination: to,
             source_incarnation: incarnation,
             destination_incarnation: Incarnation(0),
+            channel: Channel::Small,
             body,
         }
     }
@@ -283,7 +287,8 @@ impl Packet {
         let start = out.len();
         out.reserve(HEADER_LEN.saturating_add(data.len()));
         out.extend_from_slice(&MAGIC.to_le_bytes());
-        out.extend_from_slice(&[VERSION, fields.command, self.source.0, self.destination.0, 0, fields.code]);
+        out.extend_from_slice(&[VERSION, fields.command, self.source.0, self.destination.0]);
+        out.extend_from_slice(&[self.channel.bits(), fields.code]);
         out.extend_from_slice(&u32::try_from(data.len()).unwrap_or(u32::MAX).to_le_bytes());
         out.extend_from_slice(&[0; 4]);
         out.extend_from_slice(&self.source_incarnation.0.to_le_bytes());
@@ -318,9 +323,7 @@ impl Packet {
             return Err(ParseError::Corrupt);
         }
         let [_, _, _, command, source, destination, channel, code, ..] = *header;
-        if channel & ((1 << HOPS_SHIFT) - 1) != 0 {
-            return Err(ParseError::Field);
-        }
+        let channel = Channel::from_bits(channel & ((1 << HOPS_SHIFT) - 1)).ok_or(ParseError::Field)?;
         let source_incarnation = Incarnation(reader.u64());
         let destination_incarnation = Incarnation(reader.u64());
         let fields = Fields {
@@ -333,17 +336,29 @@ impl Packet {
             address: reader.u64(),
             stamp: reader.u64(),
         };
-        Ok(Self {
-            source: NodeId(source),
-            destination: NodeId(destination),
-            source_incarnation,
-            destination_incarnation,
-            body: Body::from_fields(fields, data).ok_or(ParseError::Field)?,
-        })
+        let body = Body::from_fields(fields, data).ok_or(ParseError::Field)?;
+        if channel != Channel::Small && !body.is_of_a_flow() {
+            return Err(ParseError::Field);
+        }
+        let (source, destination) = (NodeId(source), NodeId(destination));
+        Ok(Self { source, destination, source_incarnation, destination_incarnation, channel, body })
     }
 }
 
 impl Body {
+    /// Whether it belongs to the flow of a channel, rather than to the session or the link.
+    pub const fn is_of_a_flow(&self) -> bool {
+        match self {
+            Self::Write { .. }
+            | Self::Read { .. }
+            | Self::Confirm { .. }
+            | Self::Done { .. }
+            | Self::Nak { .. }
+            | Self::Ask { .. } => true,
+            Self::Hello { .. } | Self::Join { .. } | Self::Refuse { .. } | Self::Routes(_) => false,
+        }
+    }
+
     fn to_fields(&self) -> (Fields, &[u8]) {
         let none = Fields::default();
         let initiating = |command, progress: &Progress, sequence: Sequence| Fields {

@@ -8,6 +8,7 @@ use super::neighbour::{Identity, MAX_HOPS, Refusal, Route, Routes};
 use super::packet::*;
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::address::NodeId;
+use crate::adaptor::channel::Channel;
 use crate::adaptor::status::Code;
 
 fn write_packet() -> Packet {
@@ -16,6 +17,7 @@ fn write_packet() -> Packet {
         destination: NodeId(2),
         source_incarnation: Incarnation(0x1111_2222_3333_4444),
         destination_incarnation: Incarnation(0x5555_6666_7777_8888),
+        channel: Channel::Small,
         body: Body::Write {
             progress: Progress { epoch: Epoch(3), acknowledge: Sequence(9), echo: Stamp(0xabcd) },
             sequence: Sequence(10),
@@ -267,11 +269,13 @@ fn body() -> impl Strategy<Value = Body> {
 }
 
 fn packet() -> impl Strategy<Value = Packet> {
-    (any::<u8>(), any::<u8>(), any::<u64>(), any::<u64>(), body()).prop_map(|(s, d, si, di, body)| Packet {
+    let ids = (any::<u8>(), any::<u8>(), any::<u64>(), any::<u64>(), any::<bool>());
+    (ids, body()).prop_map(|((s, d, si, di, bulk), body)| Packet {
         source: NodeId(s),
         destination: NodeId(d),
         source_incarnation: Incarnation(si),
         destination_incarnation: Incarnation(di),
+        channel: if bulk && body.is_of_a_flow() { Channel::Bulk } else { Channel::Small },
         body,
     })
 }

@@ -195,6 +195,11 @@ impl Responder {
         (self.queued_writes > 0).then(|| self.lease_until.max(self.ask_at))
     }
 
+    /// Whether something waits to be sent.
+    pub(super) fn has_next(&self) -> bool {
+        self.nak_wanted || self.ask_waits || self.cursor < self.answers.len()
+    }
+
     /// The next packet to send.
     pub(super) fn poll(&mut self, now: Instant) -> Option<Body> {
         let epoch = self.epoch?;

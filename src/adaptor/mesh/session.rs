@@ -1,4 +1,5 @@
-//! The relation with one other node: which incarnation it is, whether it can be reached, and the two flows.
+//! The relation with one other node: which incarnation it is, whether it can be reached, and the flows: one for each channel
+//! and direction.
 //!
 //! A peer is believed to be an incarnation only after it sent back a nonce that was made for this; so a packet that some
 //! router kept from an earlier life cannot bring that life back. Invariant: requests are sent only while `proven`, and packets of
@@ -12,6 +13,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use super::flows::Flows;
 use super::initiator::Initiator;
 use super::limits::{FORMER_LIVES, HELLO_AGAIN, HELLO_GAP, KEEPALIVE_PARTS};
 use super::packet::{Body, Incarnation, Packet, Progress};
@@ -20,6 +22,7 @@ use super::sequence::Sequence;
 use super::{Timing, Wanted};
 use crate::adaptor::Instant;
 use crate::adaptor::address::NodeId;
+use crate::adaptor::channel::{Channel, Origin, PerChannel, Turns};
 use crate::adaptor::event::Event;
 use crate::adaptor::master::Inbound;
 use crate::adaptor::random::Random;
@@ -63,11 +66,11 @@ pub(super) struct Session {
     unanswered: u32,
     /// Last words of an earlier incarnation of this node.
     farewell: VecDeque<Packet>,
-    initiator: Initiator,
-    responder: Responder,
+    flows: PerChannel<Flows>,
     /// What was accepted of earlier incarnations of the peer. One of them may come back, where two adaptors have one id
     /// and take turns; what it sent before must not be executed again.
-    former: VecDeque<(Incarnation, Responder)>,
+    former: VecDeque<(Incarnation, PerChannel<Responder>)>,
+    turns: Turns,
     random: Random,
 }
 
@@ -97,9 +100,9 @@ impl Session {
             hello_waits: false,
             unanswered: 0,
             farewell: VecDeque::new(),
-            initiator: Initiator::new(timing.time_to_try(), timing.lease),
-            responder: Responder::new(timing.lease),
+            flows: PerChannel::new(|| Flows::new(timing, timing.lease)),
             former: VecDeque::new(),
+            turns: Turns::default(),
             random,
         }
     }
@@ -119,20 +122,26 @@ impl Session {
 
     /// The node itself was reset and lives on as `incarnation`: the flows end, and requests that still waited here are
     /// answered as flushed.
-    pub(super) fn reincarnate(&mut self, now: Instant, incarnation: Incarnation, flushed: &[Ticket]) {
-        for &ticket in flushed {
-            self.responder.answer(ticket, Code::Flushed, Bytes::new());
+    pub(super) fn reincarnate(
+        &mut self,
+        now: Instant,
+        incarnation: Incarnation,
+        flushed: &[(Channel, Ticket)],
+    ) {
+        for &(channel, ticket) in flushed {
+            self.flows.get_mut(channel).responder.answer(ticket, Code::Flushed, Bytes::new());
         }
         self.farewell.clear();
         if self.link && self.proven {
-            while let Some(body) = self.responder.poll(now) {
-                let last_word = self.packet(body);
-                self.farewell.push_back(last_word);
+            for channel in Channel::ALL {
+                while let Some(body) = self.flows.get_mut(channel).responder.poll(now) {
+                    let last_word = self.packet(channel, body);
+                    self.farewell.push_back(last_word);
+                }
             }
         }
         self.incarnation = incarnation;
-        self.initiator = Initiator::new(self.timing.time_to_try(), self.timing.lease);
-        self.responder = Responder::new(self.lease);
+        self.flows = PerChannel::new(|| Flows::new(self.timing, self.lease));
         self.former.clear();
         self.reach = Reach::Down;
         if self.link {
@@ -152,7 +161,9 @@ impl Session {
         self.proven = false;
         self.nonce = None;
         self.farewell.clear();
-        self.initiator.pause();
+        for flows in self.flows.values_mut() {
+            flows.initiator.pause();
+        }
         if self.reach == Reach::Up {
             self.reach = Reach::Interrupted { until: now.after(self.timing.time_to_try()) };
         }
@@ -167,19 +178,25 @@ impl Session {
         self.hello_waits = false;
     }
 
-    pub(super) fn submit(&mut self, request: Request) {
+    pub(super) fn submit(&mut self, channel: Channel, request: Request) {
+        let initiator = &mut self.flows.get_mut(channel).initiator;
         match self.reach {
-            Reach::Down => self.initiator.refuse(request.id, Code::LinkDown),
-            Reach::Up | Reach::Interrupted { .. } => self.initiator.submit(request),
+            Reach::Down => initiator.refuse(request.id, Code::LinkDown),
+            // Only the bulk channel can be here: it was given up alone.
+            _ if initiator.has_condemned() => initiator.refuse(request.id, Code::NotSent),
+            Reach::Up | Reach::Interrupted { .. } => initiator.submit(request),
         }
     }
 
-    pub(super) fn poll_finished(&mut self) -> Option<Finished> {
-        self.initiator.poll_finished()
+    pub(super) fn poll_finished(&mut self) -> Option<(Channel, Finished)> {
+        let finished = |channel| Some((channel, self.flows.get_mut(channel).initiator.poll_finished()?));
+        Channel::ALL.into_iter().find_map(finished)
     }
 
     pub(super) fn handle_corrupt(&mut self) {
-        self.initiator.handle_corrupt();
+        for flows in self.flows.values_mut() {
+            flows.initiator.handle_corrupt();
+        }
     }
 
     pub(super) fn handle_packet(&mut self, now: Instant, packet: Packet, out: &mut Outputs) {
@@ -192,8 +209,10 @@ impl Session {
                 self.owed_echo = Some(nonce);
             }
             self.handle_hello(now, from, echo, Duration::from_micros(lease.into()), out);
-            if self.peer_incarnation == Some(from) && self.responder.handle_epoch(epoch) == Freshness::New {
-                out.inbound.push_back(Wanted::Discard(self.peer));
+            // The bulk channel tells a new epoch by its own packets.
+            let responder = &mut self.flows.get_mut(Channel::Small).responder;
+            if self.peer_incarnation == Some(from) && responder.handle_epoch(epoch) == Freshness::New {
+                out.inbound.push_back(Wanted::Discard(self.origin(Channel::Small)));
             }
             return;
         }
@@ -203,63 +222,81 @@ impl Session {
             return;
         }
         self.heard(now);
+        let channel = packet.channel;
+        let initiator = &mut self.flows.get_mut(channel).initiator;
         match packet.body {
             // The ends of a link keep their own packets to themselves.
             Body::Hello { .. } | Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => {}
             Body::Write { progress, sequence, offset, data } => {
-                // A copy, so that a request that waits does not hold all of what was received with it.
-                let kind = RequestKind::Write(Bytes::copy_from_slice(&data));
-                self.handle_request(now, progress, sequence, offset, kind, out);
+                if self.handle_progress(now, channel, progress, out) {
+                    // A copy, so that a request that waits does not hold all of what was received with it.
+                    let kind = RequestKind::Write(Bytes::copy_from_slice(&data));
+                    self.handle_request(channel, sequence, offset, kind, out);
+                }
             }
             Body::Read { progress, sequence, offset, len } => {
-                self.handle_request(now, progress, sequence, offset, RequestKind::Read { len }, out);
+                if self.handle_progress(now, channel, progress, out) {
+                    self.handle_request(channel, sequence, offset, RequestKind::Read { len }, out);
+                }
             }
             Body::Confirm { progress, sent } => {
-                if self.handle_progress(now, progress, out) {
-                    self.responder.handle_probe(sent);
+                if self.handle_progress(now, channel, progress, out) {
+                    self.flows.get_mut(channel).responder.handle_probe(sent);
                 }
             }
             Body::Done { epoch, first, count, code, stamp, data } => {
-                self.initiator.handle_stamp(stamp);
-                self.initiator.handle_done(now, epoch, first, count, code, &data);
+                initiator.handle_stamp(stamp);
+                initiator.handle_done(now, epoch, first, count, code, &data);
             }
             Body::Nak { epoch, expected, stamp } => {
-                self.initiator.handle_stamp(stamp);
-                self.initiator.handle_nak(epoch, expected);
+                initiator.handle_stamp(stamp);
+                initiator.handle_nak(epoch, expected);
             }
             Body::Ask { stamp, .. } => {
-                self.initiator.handle_stamp(stamp);
-                self.initiator.handle_ask();
+                initiator.handle_stamp(stamp);
+                initiator.handle_ask();
             }
         }
+    }
+
+    /// Where the peer's requests of a channel come from, as the master unit calls it.
+    const fn origin(&self, channel: Channel) -> Origin {
+        Origin { node: self.peer, channel }
     }
 
     /// Whether the packet belongs to the current epoch.
-    fn handle_progress(&mut self, now: Instant, progress: Progress, out: &mut Outputs) -> bool {
-        match self.responder.handle_epoch(progress.epoch) {
+    fn handle_progress(
+        &mut self,
+        now: Instant,
+        channel: Channel,
+        progress: Progress,
+        out: &mut Outputs,
+    ) -> bool {
+        let origin = self.origin(channel);
+        let responder = &mut self.flows.get_mut(channel).responder;
+        match responder.handle_epoch(progress.epoch) {
             Freshness::Stale => return false,
             Freshness::Current => {}
-            Freshness::New => out.inbound.push_back(Wanted::Discard(self.peer)),
+            Freshness::New => out.inbound.push_back(Wanted::Discard(origin)),
         }
-        self.responder.handle_progress(now, progress);
+        responder.handle_progress(now, progress);
         true
     }
 
+    /// A request of the current epoch.
     fn handle_request(
         &mut self,
-        now: Instant,
-        progress: Progress,
+        channel: Channel,
         sequence: Sequence,
         offset: u64,
         kind: RequestKind,
         out: &mut Outputs,
     ) {
-        if !self.handle_progress(now, progress, out) {
-            return;
-        }
-        if let Some(ticket) = self.responder.handle_request(sequence, kind.direction(), kind.len()) {
+        let origin = self.origin(channel);
+        let responder = &mut self.flows.get_mut(channel).responder;
+        if let Some(ticket) = responder.handle_request(sequence, kind.direction(), kind.len()) {
             let ticket = ticket.to_bits();
-            out.inbound.push_back(Wanted::Request(Inbound { source: self.peer, ticket, offset, kind }));
+            out.inbound.push_back(Wanted::Request(Inbound { origin, ticket, offset, kind }));
         }
     }
 
@@ -290,12 +327,16 @@ impl Session {
             earlier => {
                 self.lease = lease.min(self.timing.lease);
                 let known = self.former.iter().position(|(life, _)| *life == from);
-                let known = known.and_then(|index| self.former.remove(index)).map(|(_, responder)| responder);
-                let fresh = known.unwrap_or_else(|| Responder::new(self.lease));
-                let mut former = core::mem::replace(&mut self.responder, fresh);
+                let known =
+                    known.and_then(|index| self.former.remove(index)).map(|(_, responders)| responders);
+                let mut responders = known.unwrap_or_else(|| PerChannel::new(|| Responder::new(self.lease)));
+                for channel in Channel::ALL {
+                    let current = &mut self.flows.get_mut(channel).responder;
+                    core::mem::swap(responders.get_mut(channel), current);
+                }
                 if let Some(earlier) = earlier {
-                    former.set_aside();
-                    self.former.push_back((earlier, former));
+                    responders.values_mut().for_each(Responder::set_aside);
+                    self.former.push_back((earlier, responders));
                     if self.former.len() > FORMER_LIVES {
                         self.former.pop_front();
                     }
@@ -303,7 +344,9 @@ impl Session {
                     self.give_up(now, Code::PeerRestarted, Code::LinkDown, out);
                     self.proven = true;
                 }
-                out.inbound.push_back(Wanted::Discard(self.peer));
+                for channel in Channel::ALL {
+                    out.inbound.push_back(Wanted::Discard(self.origin(channel)));
+                }
             }
         }
         self.settle(now, out);
@@ -312,7 +355,8 @@ impl Session {
     /// Becomes *up* where everything for it is there.
     fn settle(&mut self, now: Instant, out: &mut Outputs) {
         let Some(incarnation) = self.peer_incarnation else { return };
-        if !self.link || !self.proven || self.initiator.has_condemned() || self.reach == Reach::Up {
+        let condemned = self.flows.values().any(|flows| flows.initiator.has_condemned());
+        if !self.link || !self.proven || condemned || self.reach == Reach::Up {
             return;
         }
         if self.reach == Reach::Down {
@@ -320,12 +364,16 @@ impl Session {
             out.events.push_back(Event::LinkUp(self.peer, incarnation));
         }
         self.reach = Reach::Up;
-        self.initiator.resume(now);
+        for flows in self.flows.values_mut() {
+            flows.initiator.resume(now);
+        }
     }
 
     /// Gives up what is under way; the peer has to prove itself again.
     fn give_up(&mut self, now: Instant, sent: Code, unsent: Code, out: &mut Outputs) {
-        self.initiator.abandon(now, sent, unsent);
+        for flows in self.flows.values_mut() {
+            flows.initiator.abandon(now, sent, unsent);
+        }
         if self.reach != Reach::Down {
             self.reach = Reach::Down;
             self.reach_changes = self.reach_changes.wrapping_add(1);
@@ -356,12 +404,13 @@ impl Session {
         u32::try_from(parts).unwrap_or(u32::MAX).saturating_sub(1)
     }
 
-    fn packet(&self, body: Body) -> Packet {
+    fn packet(&self, channel: Channel, body: Body) -> Packet {
         Packet {
             source: self.node,
             destination: self.peer,
             source_incarnation: self.incarnation,
             destination_incarnation: self.peer_incarnation.unwrap_or(Incarnation(0)),
+            channel,
             body,
         }
     }
@@ -373,11 +422,14 @@ impl Session {
         if let Some(packet) = self.farewell.pop_front() {
             return Some(packet);
         }
-        let body = self
-            .poll_hello(now)
-            .or_else(|| self.responder.poll(now))
-            .or_else(|| if self.proven { self.initiator.poll(now) } else { None })?;
-        Some(self.packet(body))
+        if let Some(body) = self.poll_hello(now) {
+            return Some(self.packet(Channel::Small, body));
+        }
+        let proven = self.proven;
+        let next = |channel| Some((channel, self.flows.get_mut(channel).poll(now, proven)?));
+        let (channel, body) = self.turns.order().into_iter().find_map(next)?;
+        self.turns.note(channel, self.flows.get(Channel::Bulk).has_next());
+        Some(self.packet(channel, body))
     }
 
     fn poll_hello(&mut self, now: Instant) -> Option<Body> {
@@ -396,15 +448,16 @@ impl Session {
         }
         let echo = self.owed_echo.take().unwrap_or(0);
         let lease = u32::try_from(self.timing.lease.as_micros()).unwrap_or(u32::MAX);
-        Some(Body::Hello { wants_reply, epoch: self.initiator.epoch(), nonce, echo, lease })
+        let epoch = self.flows.get(Channel::Small).initiator.epoch();
+        Some(Body::Hello { wants_reply, epoch, nonce, echo, lease })
     }
 
-    pub(super) fn may_execute(&self, now: Instant, direction: Direction) -> bool {
-        self.responder.may_execute(now, direction)
+    pub(super) fn may_execute(&self, now: Instant, channel: Channel, direction: Direction) -> bool {
+        self.flows.get(channel).responder.may_execute(now, direction)
     }
 
-    pub(super) fn answer(&mut self, ticket: Ticket, code: Code, data: Bytes) {
-        self.responder.answer(ticket, code, data);
+    pub(super) fn answer(&mut self, channel: Channel, ticket: Ticket, code: Code, data: Bytes) {
+        self.flows.get_mut(channel).responder.answer(ticket, code, data);
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -413,21 +466,21 @@ impl Session {
             Reach::Up | Reach::Down => None,
         };
         let linked = self.link.then_some(self.hello_at);
-        let answering = if self.link { self.responder.poll_timeout() } else { None };
-        [interrupted, linked, answering, self.initiator.poll_timeout()].into_iter().flatten().min()
+        let of_flows = self.flows.values().flat_map(|flows| {
+            let answering = if self.link { flows.responder.poll_timeout() } else { None };
+            [answering, flows.initiator.poll_timeout()]
+        });
+        [interrupted, linked].into_iter().chain(of_flows).flatten().min()
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant, out: &mut Outputs) {
-        self.initiator.handle_timeout(now);
+        for flows in self.flows.values_mut() {
+            flows.initiator.handle_timeout(now);
+        }
         if matches!(self.reach, Reach::Interrupted { until } if until <= now) {
             self.give_up(now, Code::LinkLost, Code::LinkDown, out);
-        } else if self.initiator.has_expired(now) {
-            let (sent, unsent) = if self.link {
-                (self.initiator.reason(), Code::NotSent)
-            } else {
-                (Code::LinkLost, Code::LinkDown)
-            };
-            self.give_up(now, sent, unsent, out);
+        } else {
+            self.give_up_expired(now, out);
         }
         if self.link && self.hello_at <= now {
             if self.unanswered >= self.hello_limit() {
@@ -443,8 +496,30 @@ impl Session {
             }
         }
         if self.link {
-            self.responder.handle_timeout(now);
+            for flows in self.flows.values_mut() {
+                flows.responder.handle_timeout(now);
+            }
         }
         self.settle(now, out);
+    }
+
+    /// Gives up what has passed its time: everything, where an access of the bus has; but bulk traffic that is too much for
+    /// the way there is no reason to doubt the peer.
+    fn give_up_expired(&mut self, now: Instant, out: &mut Outputs) {
+        let link = self.link;
+        let outcome = |initiator: &Initiator| {
+            if link { (initiator.reason(), Code::NotSent) } else { (Code::LinkLost, Code::LinkDown) }
+        };
+        let small = &self.flows.get(Channel::Small).initiator;
+        if small.has_expired(now) {
+            let (sent, unsent) = outcome(small);
+            self.give_up(now, sent, unsent, out);
+        }
+        let bulk = &mut self.flows.get_mut(Channel::Bulk).initiator;
+        if bulk.has_expired(now) {
+            let (sent, unsent) = outcome(bulk);
+            bulk.abandon(now, sent, unsent);
+            bulk.confirm();
+        }
     }
 }

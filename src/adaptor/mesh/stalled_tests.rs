@@ -7,6 +7,7 @@ use super::sequence::{Epoch, Sequence};
 use super::{Mesh, Timing};
 use crate::adaptor::Instant;
 use crate::adaptor::address::NodeId;
+use crate::adaptor::channel::Channel;
 use crate::adaptor::event::Event;
 use crate::adaptor::random::Random;
 
@@ -35,7 +36,14 @@ fn linked() -> Mesh {
 
 fn from_peer(body: Body) -> Packet {
     let (source, destination) = (PEER, NODE);
-    Packet { source, destination, source_incarnation: PEER_LIFE, destination_incarnation: LIFE, body }
+    Packet {
+        source,
+        destination,
+        source_incarnation: PEER_LIFE,
+        destination_incarnation: LIFE,
+        channel: Channel::Small,
+        body,
+    }
 }
 
 /// The peer proves its life, then sends a write without a lease, and takes nothing any more.

@@ -2,7 +2,7 @@
 
 use super::super::admission::{Claim, Company};
 use super::super::peer::{Existing, Peer, PeerKey, Verdict, judge};
-use super::{LEAVE_TIME, Link, LinkEvent, Links, Role};
+use super::{LEAVE_TIME, Link, LinkEvent, Links, Role, is_due};
 use crate::adaptor::Instant;
 use crate::adaptor::mesh::neighbour::{Identity, LinkId, Refusal};
 use crate::adaptor::mesh::packet::{Body, Packet};
@@ -144,6 +144,7 @@ impl Links {
                 link.joined = Some((claim.neighbour, now));
                 link.look_at = now.after(patience);
                 self.events.push_back(LinkEvent::Up(id, claim.neighbour));
+                self.note_router(key, claim.neighbour);
             }
             Some((neighbour, since)) if neighbour != claim.neighbour => {
                 link.joined = Some((claim.neighbour, since));
@@ -184,7 +185,7 @@ impl Links {
         let remote = entry.remote;
         if let Some(peer) = key.and_then(|key| self.peers.get_mut(&key)) {
             if refusal == Refusal::Duplicate && dialed {
-                peer.calls_us_duplicate = true;
+                peer.note_duplicate(now);
                 let problem = format!(
                     "{} is in use by another adaptor, says {remote}, so this one is not let in; give each adaptor an id of \
                      its own",
@@ -192,6 +193,7 @@ impl Links {
                 );
                 peer.report(log::Level::Error, &problem);
             } else if refusal != Refusal::Superseded {
+                peer.calls_us_duplicate = None;
                 let problem = format!("{remote} refuses {}: {refusal}", self.own.identity);
                 peer.report(log::Level::Error, &problem);
             }
@@ -203,13 +205,21 @@ impl Links {
     /// The peer lets us in.
     pub(super) fn note_admission(&mut self, key: Option<PeerKey>) {
         if let Some(peer) = key.and_then(|key| self.peers.get_mut(&key)) {
-            peer.calls_us_duplicate = false;
+            peer.calls_us_duplicate = None;
             self.note_duplicate();
         }
     }
 
-    fn note_duplicate(&mut self) {
-        let is_duplicate = self.peers.values().any(|peer| peer.calls_us_duplicate);
+    /// Peers that called this node a duplicate and are not heard of any more have no say.
+    pub(super) fn forget_refusals(&mut self, now: Instant) {
+        for peer in self.peers.values_mut().filter(|peer| is_due(now, peer.calls_us_duplicate)) {
+            peer.calls_us_duplicate = None;
+        }
+        self.note_duplicate();
+    }
+
+    pub(super) fn note_duplicate(&mut self) {
+        let is_duplicate = self.peers.values().any(|peer| peer.calls_us_duplicate.is_some());
         if core::mem::replace(&mut self.is_duplicate, is_duplicate) != is_duplicate {
             self.events.push_back(LinkEvent::Duplicate(is_duplicate));
         }
@@ -249,7 +259,7 @@ impl Links {
     }
 
     /// Drops a connection in favour of a better one of the same peer.
-    fn drop_silently(&mut self, token: Token) {
+    pub(super) fn drop_silently(&mut self, token: Token) {
         if let Some(entry) = self.entries.remove(&token)
             && let Role::Link(Link { joined: Some(_), .. }) = entry.role
         {

@@ -6,6 +6,7 @@
 mod joining;
 mod liveness;
 mod setup;
+mod twins;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -319,7 +320,8 @@ impl Links {
         let dials = self.peers.values().filter_map(|peer| peer.next_dial);
         let deadlines = self.entries.values().filter_map(Entry::poll_timeout);
         let pause = self.listener.as_ref().and_then(Listener::poll_timeout);
-        dials.chain(deadlines).chain(pause).min()
+        let refusals = self.peers.values().filter_map(|peer| peer.calls_us_duplicate);
+        dials.chain(deadlines).chain(pause).chain(refusals).min()
     }
 
     /// Gives up what took too long, and dials whom it is time to dial.
@@ -332,6 +334,7 @@ impl Links {
         for token in late {
             self.handle_late(now, token);
         }
+        self.forget_refusals(now);
         let dials: Vec<_> =
             self.peers.values().filter(|peer| is_due(now, peer.next_dial)).map(|peer| peer.key).collect();
         for key in dials {

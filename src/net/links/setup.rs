@@ -1,7 +1,7 @@
 //! How connections begin and end: accepting, dialing, and what follows when one is closed.
 
 use core::time::Duration;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 
 use super::super::link::{CHUNK, Connection};
 use super::super::peer::PeerKey;
@@ -23,27 +23,32 @@ impl Links {
             else {
                 return;
             };
-            let mut strangers = self
-                .entries
-                .iter()
-                .filter(|(_, entry)| matches!(entry.role, Role::Stranger | Role::Leaving))
-                .map(|(&token, _)| token);
-            let oldest = strangers.next();
-            if let Some(oldest) = oldest
-                && strangers.count().saturating_add(1) >= MAX_STRANGERS
-            {
-                self.close(now, oldest, "too many connections that do not introduce themselves");
+            self.adopt(now, stream, remote);
+        }
+    }
+
+    /// Takes in a connection that was accepted from `remote`, here or elsewhere: the other side has to introduce itself.
+    pub fn adopt(&mut self, now: Instant, stream: TcpStream, remote: SocketAddr) {
+        let mut strangers = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| matches!(entry.role, Role::Stranger | Role::Leaving))
+            .map(|(&token, _)| token);
+        let oldest = strangers.next();
+        if let Some(oldest) = oldest
+            && strangers.count().saturating_add(1) >= MAX_STRANGERS
+        {
+            self.close(now, oldest, "too many connections that do not introduce themselves");
+        }
+        let token = self.new_token();
+        let connection = Transport::accepted(stream, self.credentials.as_ref())
+            .and_then(|transport| Connection::new(transport, &self.poller, token, Interest::READ));
+        match connection {
+            Ok(connection) => {
+                let deadline = Some(now.after(JOIN_TIME));
+                self.entries.insert(token, Entry { connection, role: Role::Stranger, remote, deadline });
             }
-            let token = self.new_token();
-            let connection = Transport::accepted(stream, self.credentials.as_ref())
-                .and_then(|transport| Connection::new(transport, &self.poller, token, Interest::READ));
-            match connection {
-                Ok(connection) => {
-                    let deadline = Some(now.after(JOIN_TIME));
-                    self.entries.insert(token, Entry { connection, role: Role::Stranger, remote, deadline });
-                }
-                Err(error) => log::warn!("connection from {remote} given up: {error}"),
-            }
+            Err(error) => log::warn!("connection from {remote} given up: {error}"),
         }
     }
 
@@ -195,6 +200,7 @@ impl Links {
         }
         let lived = link.joined.map_or(Duration::ZERO, |(_, since)| now.since(since));
         peer.schedule_dial(now, lived, refusal, &mut self.random);
+        self.release_twins(now, key);
     }
 
     fn new_token(&mut self) -> Token {

@@ -242,12 +242,12 @@ fn an_unexport_does_not_wait_for_requests_that_began_after_it() {
     assert_eq!(memory.command(&mut master, 1).0, CommandStatus::Ok);
     master.push(write(2, 0, 0, b"x")).unwrap();
     master.push(write(1, 0, 0x1000, b"x")).unwrap();
-    let before = master.poll_operation(|source, _| source == NodeId(2)).unwrap();
+    let before = master.poll_operation(|from, _| from == origin(2)).unwrap();
     memory.put_descriptor(2, 0);
     master.start_command(2, DESCRIPTOR, COOKIE);
     let (id, result) = memory.execute(master.poll_operation(|_, _| false).unwrap());
     master.handle_done(id, result);
-    let _after = master.poll_operation(|source, _| source == NodeId(1)).unwrap();
+    let _after = master.poll_operation(|from, _| from == origin(1)).unwrap();
     assert_eq!(master.command_status(), CommandStatus::Busy);
     master.handle_done(id_of(&before), Ok(Bytes::new()));
     assert_eq!(master.command_status(), CommandStatus::Ok);

@@ -9,7 +9,7 @@ fn a_write_and_a_read_are_executed_in_order() {
     master.push(read(2, 11, 0xffa, 6)).unwrap();
     memory.serve(&mut master);
     let first = master.poll_answer().unwrap();
-    assert_eq!(first, Answer { source: NodeId(2), ticket: 10, code: Code::Ok, data: Bytes::new() });
+    assert_eq!(first, Answer { origin: origin(2), ticket: 10, code: Code::Ok, data: Bytes::new() });
     let second = master.poll_answer().unwrap();
     assert_eq!((second.ticket, second.code, &second.data[..]), (11, Code::Ok, &b"sured!"[..]));
     assert_eq!(&memory.bytes[0x4ff8..0x5000], b"assured!");
@@ -86,7 +86,7 @@ fn a_source_without_a_lease_waits_and_holds_up_no_other() {
     let (mut master, mut memory) = exporting();
     master.push(write(1, 0, 0, b"a")).unwrap();
     master.push(write(2, 0, 0, b"b")).unwrap();
-    let may_execute = |source, _: &RequestKind| source != NodeId(1);
+    let may_execute = |from, _: &RequestKind| from != origin(1);
     let operation = master.poll_operation(may_execute).unwrap();
     let (id, result) = memory.execute(operation);
     master.handle_done(id, result);
@@ -104,7 +104,7 @@ fn what_is_discarded_is_neither_executed_nor_answered() {
     master.push(write(2, 1, 0, b"old")).unwrap();
     master.push(write(2, 2, 0, b"old")).unwrap();
     let under_way = master.poll_operation(|_, _| true).unwrap();
-    master.discard(NodeId(2));
+    master.discard(origin(2));
     assert_eq!(answers(&mut master), []);
     // The next session's request waits for the one that may still reach memory.
     master.push(write(2, 0, 0, b"new")).unwrap();
@@ -123,8 +123,8 @@ fn a_flush_returns_what_was_not_begun_and_drops_the_windows() {
         master.push(write(2, ticket, 0, b"x")).unwrap();
     }
     master.push(write(1, 7, 0, b"x")).unwrap();
-    let under_way = master.poll_operation(|source, _| source == NodeId(2)).unwrap();
-    assert_eq!(master.flush(), [(NodeId(1), 7), (NodeId(2), 1), (NodeId(2), 2)]);
+    let under_way = master.poll_operation(|from, _| from == origin(2)).unwrap();
+    assert_eq!(master.flush(), [(origin(1), 7), (origin(2), 1), (origin(2), 2)]);
     assert!(!master.is_quiet());
     master.handle_done(id_of(&under_way), Ok(Bytes::new()));
     assert!(master.is_quiet());

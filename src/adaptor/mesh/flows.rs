@@ -1,0 +1,36 @@
+//! The two flows of a channel between two nodes: what this node asks of the other, and what the other asks of it.
+
+use core::time::Duration;
+
+use super::Timing;
+use super::initiator::Initiator;
+use super::packet::Body;
+use super::responder::Responder;
+use crate::adaptor::Instant;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Flows {
+    pub(super) initiator: Initiator,
+    pub(super) responder: Responder,
+}
+
+impl Flows {
+    /// Flows at their beginning; `lease` is that of the other node's requests.
+    pub(super) fn new(timing: Timing, lease: Duration) -> Self {
+        Self {
+            initiator: Initiator::new(timing.time_to_try(), timing.lease),
+            responder: Responder::new(lease),
+        }
+    }
+
+    /// The next packet to send, answers first; requests only where the peer is `proven`.
+    pub(super) fn poll(&mut self, now: Instant, proven: bool) -> Option<Body> {
+        self.responder.poll(now).or_else(|| if proven { self.initiator.poll(now) } else { None })
+    }
+
+    /// Whether a packet waits for its turn on the link.
+    pub(super) fn has_next(&self) -> bool {
+        self.initiator.has_next() || self.responder.has_next()
+    }
+}

@@ -1,0 +1,101 @@
+//! Accesses do not wait behind bulk traffic, and bulk traffic does not starve behind accesses.
+
+use std::time::Duration;
+
+use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::mesh::limits::WINDOW_BYTES;
+use assured_rdma::adaptor::status::Code;
+use assured_rdma::adaptor::transaction::{RequestKind, TransactionId};
+use assured_rdma::adaptor::{Event, Region};
+
+use crate::network::Station;
+use crate::world::{DEADLINE, EXPORT_LEN, TIMING, World};
+
+const A: NodeId = NodeId(1);
+const B: NodeId = NodeId(2);
+const R: Station = Station::Router(0);
+/// Bytes of one bulk write; a link of this rate carries it in 655 us.
+const LEN: usize = 64 << 10;
+const RATE: u64 = 100;
+
+fn direct() -> World {
+    World::new(3, 2)
+}
+
+fn routed() -> World {
+    World::with_routers(3, 2, 1, &[(A.into(), R), (B.into(), R)], |_| TIMING)
+}
+
+/// Hands in more bulk writes, so that `depth` of them are under way.
+fn fill(world: &mut World, next: &mut u64, depth: u64) {
+    while *next - (world.ends.len() as u64) < depth {
+        *next += 1;
+        let kind = RequestKind::Write(vec![0xb0; LEN].into());
+        world.bulk(A, B, 0, TransactionId(*next), kind);
+    }
+}
+
+/// A transfer of 64 MiB that keeps its window full: how long the longest load meanwhile took.
+fn longest_load(mut world: World) -> Duration {
+    let depth = 2 * (WINDOW_BYTES / LEN) as u64;
+    world.network.rate = RATE;
+    let (mut next, mut longest) = (0, Duration::ZERO);
+    while world.ends.len() < 1024 {
+        fill(&mut world, &mut next, depth);
+        let start = world.now;
+        let tag = world.begin_load(A, Region::Access, World::space(B, EXPORT_LEN - 4), 4);
+        while world.answer(A, tag).is_none() {
+            assert!(world.now.since(start) <= DEADLINE, "bounded");
+            world.step();
+        }
+        longest = longest.max(world.now.since(start));
+    }
+    assert!(world.ends.iter().all(|(_, end)| end.code.is_ok()));
+    longest
+}
+
+#[test]
+fn a_load_does_not_wait_behind_a_transfer() {
+    // One packet that is under way already on each link, and the way there and back.
+    assert!(longest_load(direct()) < Duration::from_millis(2), "{:?}", longest_load(direct()));
+    assert!(longest_load(routed()) < Duration::from_millis(3), "{:?}", longest_load(routed()));
+}
+
+#[test]
+fn a_transfer_gets_on_while_stores_keep_the_link_busy() {
+    let mut world = direct();
+    world.network.rate = 1;
+    world.bulk(A, B, 0, TransactionId(1), RequestKind::Write(vec![0xb0; 64].into()));
+    let start = world.now;
+    let mut offset = 0;
+    while world.ends.is_empty() {
+        // Stores that can't be joined, more than the link carries.
+        for _ in 0..4 {
+            offset = (offset + 16) % EXPORT_LEN;
+            let _ = world.store(A, B, offset, &[1; 8]);
+        }
+        world.step();
+        assert!(world.now.since(start) < Duration::from_millis(100), "it gets its turn");
+    }
+    assert_eq!(world.ends[0].1.code, Code::Ok);
+}
+
+#[test]
+fn a_transfer_that_is_too_much_for_the_link_fails_alone() {
+    let mut world = direct();
+    // A packet takes 65 ms, so that what is handed in at once would take a second.
+    world.network.rate = 1;
+    let mut next = 0;
+    fill(&mut world, &mut next, 16);
+    while world.ends.len() < 16 {
+        world.read(A, B, EXPORT_LEN - 4, 4);
+        assert_eq!(world.check(A, B, EXPORT_LEN - 4), 0, "accesses go on");
+    }
+    let failed = world.ends.iter().filter(|(_, end)| !end.code.is_ok()).count();
+    assert!(failed > 0 && failed < 16, "{:?}", world.ends);
+    let lost = |event: &(NodeId, Event)| matches!(event.1, Event::LinkDown(_));
+    assert!(!world.events.iter().any(lost), "there is no doubt about the peer: {:?}", world.events);
+    world.bulk(A, B, 0, TransactionId(17), RequestKind::Write(vec![0xb1; 64].into()));
+    assert!(world.run_until(DEADLINE, |world| world.ends.len() == 17));
+    assert_eq!(world.ends[16].1.code, Code::Ok, "the next epoch works");
+}
