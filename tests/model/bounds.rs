@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use assured_rdma::adaptor::mesh::Timing;
+use assured_rdma::adaptor::mesh::limits::{WINDOW_BYTES, WINDOW_REQUESTS, Window};
 
 /// Stands for any number of times.
 pub const ANY: u8 = u8::MAX;
@@ -15,6 +16,8 @@ pub struct Budget {
     pub writes: u8,
     pub reads: u8,
     pub checks: u8,
+    /// Writes of A in the bulk channel.
+    pub transfers: u8,
     /// Packets lost; those of a link that is cut are not counted.
     pub losses: u8,
     /// How often time passes although a packet could arrive, or a request be executed.
@@ -42,6 +45,7 @@ impl Budget {
         writes: 0,
         reads: 0,
         checks: 0,
+        transfers: 0,
         losses: 0,
         delays: 0,
         kept: 0,
@@ -61,6 +65,7 @@ impl fmt::Display for Budget {
             ("writes", self.writes),
             ("reads", self.reads),
             ("checks", self.checks),
+            ("transfers", self.transfers),
             ("loss", self.losses),
             ("delay", self.delays),
             ("kept", self.kept),
@@ -94,6 +99,7 @@ pub struct Bounds {
     /// Blocks that the target exports; accesses to the others are refused.
     pub exported: usize,
     pub timing: Timing,
+    pub window: Window,
     /// The lease that B is configured with, if it is another one.
     pub lease_of_target: Option<Duration>,
     /// The end of time.
@@ -128,6 +134,7 @@ impl Bounds {
         blocks: 1,
         exported: 2,
         timing: TIMING,
+        window: Window { requests: WINDOW_REQUESTS, bytes: WINDOW_BYTES },
         lease_of_target: None,
         horizon: Duration::from_millis(80),
         capacity: 2,

@@ -16,6 +16,8 @@ pub enum Action {
     Load(usize),
     /// The bus of A checks a block.
     Check(usize),
+    /// A writes to a block in the bulk channel.
+    Transfer(usize),
     /// The next packet to a node arrives.
     Deliver(Side),
     /// The next packet to a node is lost.
@@ -57,6 +59,7 @@ impl fmt::Display for Action {
             Self::Store(block) => write!(f, "A writes to block {block}"),
             Self::Load(block) => write!(f, "A reads block {block}"),
             Self::Check(block) => write!(f, "A checks block {block}"),
+            Self::Transfer(block) => write!(f, "A transfers to block {block}"),
             Self::Deliver(to) => write!(f, "{to} gets"),
             Self::Lose(_) => f.write_str("lost is"),
             Self::Flip(to) => write!(f, "{to} gets corrupted"),
@@ -91,8 +94,9 @@ impl State {
         self.failures(actions);
     }
 
-    /// The bus is a FIFO: it does nothing while it waits for a load.
     fn accesses(&self, bounds: &Bounds, actions: &mut Vec<Action>) {
+        offer([(self.left.transfers > 0, Action::Transfer(0))], actions);
+        // The bus is a FIFO: it does nothing while it waits for a load.
         if self.ledger.due().is_some() {
             return;
         }

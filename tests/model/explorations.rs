@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use assured_rdma::adaptor::mesh::Timing;
+use assured_rdma::adaptor::mesh::limits::Window;
 
 use crate::bounds::{ANY, Bounds, Budget, TIMING};
 use crate::explore;
@@ -65,6 +66,27 @@ fn races_with_timers() {
     let short = Budget { losses: 1, delays: 2, steps: 1, ..WRITES };
     let budget = budget(short, Budget { kept: 1, steps: 0, ..short });
     explore("races with timers", Bounds { budget, races: true, ..Bounds::USUAL });
+}
+
+/// Each request waits until the one before it was answered, and some are never sent.
+#[test]
+fn a_window_of_one_request() {
+    let window = Window { requests: 1, ..Bounds::USUAL.window };
+    for failure in [Budget { losses: 2, ..Budget::NONE }, Budget { kept: 1, ..Budget::NONE }] {
+        let short = Budget { writes: 3, checks: 1, delays: 1, ..failure };
+        let budget = budget(short, Budget { delays: 2, ..short });
+        explore("small window", Bounds { budget, window, ..Bounds::USUAL });
+    }
+}
+
+/// Accesses and a transfer: each channel has its own order, epoch and lease.
+#[test]
+fn two_channels() {
+    for failure in [Budget { losses: 1, ..Budget::NONE }, Budget { kept: 1, ..Budget::NONE }] {
+        let short = Budget { writes: 1, transfers: 2, checks: 1, delays: 1, ..failure };
+        let budget = budget(short, Budget { writes: 2, ..short });
+        explore("two channels", Bounds { budget, ..Bounds::USUAL });
+    }
 }
 
 /// Some requests are refused, so that answers differ.

@@ -70,6 +70,7 @@ impl Model for Bounds {
             "isolation": Isolation,
             "what is executed was asked for": Integrity,
             "'not executed' is true": Truth,
+            "the window is kept": Window,
             "no busy loop": NoBusyLoop
         ];
         if self.repairs {

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::AHasher;
-use assured_rdma::adaptor::address::{BLOCK_SIZE, Geometry, NodeId};
+use assured_rdma::adaptor::address::{BLOCK_SIZE, Geometry, NodeId, Place};
 use assured_rdma::adaptor::memory::{MemoryOperation, OperationId, Segment};
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::mesh::framing::Framer;
+use assured_rdma::adaptor::mesh::packet::Body;
+use assured_rdma::adaptor::transaction::{Finished, Request, RequestKind, TransactionId};
 use assured_rdma::adaptor::{Adaptor, Event, Instant, LoadTag, Region, Settings, target};
 use bytes::Bytes;
 
@@ -72,6 +74,10 @@ pub struct Outputs {
     pub packets: Vec<Bytes>,
     /// The answer to the load that the bus waits for.
     pub answer: Option<Bytes>,
+    /// Transactions of the bulk channel that have ended.
+    pub ends: Vec<Finished>,
+    /// More requests are under way than the window allows.
+    pub exceeds_window: bool,
     /// The shell is asked to cut the link.
     pub cut: bool,
 }
@@ -84,6 +90,8 @@ pub struct Node {
     /// The value in all the bytes of a block that are used.
     memory: [u8; BLOCKS],
     exported: usize,
+    /// Requests that may be under way.
+    window: usize,
     /// How often it was started or reset.
     pub life: u8,
     /// How often its process was started.
@@ -101,6 +109,7 @@ impl Node {
             is_linked: false,
             memory: [0; BLOCKS],
             exported: bounds.exported,
+            window: bounds.window.requests,
             life: 0,
             process: 0,
             running: None,
@@ -192,6 +201,17 @@ impl Node {
         self.adaptor.handle_load(self.clock(now), TAG, Region::Assurance, space(block), 4);
     }
 
+    /// Hands in a write of the bulk channel, which is named after its value.
+    pub fn transfer(&mut self, now: Instant, block: usize, value: u8) {
+        let request = Request {
+            id: TransactionId(value.into()),
+            place: Place { node: Side::B.id(), offset: block as u64 * BLOCK_SIZE },
+            kind: RequestKind::Write(vec![value; 8].into()),
+            posted: self.clock(now),
+        };
+        self.adaptor.handle_bulk(self.clock(now), request);
+    }
+
     pub fn link_up(&mut self, now: Instant) {
         self.is_linked = true;
         self.adaptor.handle_link_up(self.clock(now), self.side.other().id());
@@ -261,14 +281,26 @@ impl Node {
             assert_eq!((completion.tag, &outputs.answer), (TAG, &None), "one load at a time");
             outputs.answer = Some(completion.data);
         }
+        outputs.ends.extend(std::iter::from_fn(|| self.adaptor.poll_bulk()));
         while self.is_linked && outputs.packets.len() < room {
             let packet = self.adaptor.poll_packet(self.clock(now), self.side.other().id());
             let Some(packet) = packet else { break };
+            outputs.exceeds_window |= requests_under_way(&packet.body) > self.window;
             let mut wire = Vec::new();
             packet.emit(&mut wire);
             outputs.packets.push(wire.into());
         }
         outputs
+    }
+}
+
+/// How many requests are without an answer, as far as a packet tells.
+fn requests_under_way(body: &Body) -> usize {
+    match body {
+        Body::Write { progress, sequence, .. } | Body::Read { progress, sequence, .. } => {
+            sequence.distance_from(progress.acknowledge) as usize + 1
+        }
+        _ => 0,
     }
 }
 
@@ -292,7 +324,7 @@ fn start(side: Side, bounds: &Bounds, process: u8) -> Adaptor {
         checks: 1,
         logged_blocks: BLOCKS,
     };
-    Adaptor::with_limits(settings, limits)
+    Adaptor::with_limits(settings, limits, bounds.window)
 }
 
 /// Offset in the access space of a block of B's window.

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use assured_rdma::adaptor::Instant;
+use assured_rdma::adaptor::channel::Channel;
 
 use crate::bounds::{ANY, Bounds, Budget};
 use crate::choices::Action;
@@ -80,7 +81,9 @@ impl State {
     pub fn after(&self, bounds: &Bounds, action: Action) -> Option<Self> {
         let mut next = self.clone();
         match action {
-            Action::Store(_) | Action::Load(_) | Action::Check(_) => next.access(bounds, action),
+            Action::Store(_) | Action::Load(_) | Action::Check(_) | Action::Transfer(_) => {
+                next.access(bounds, action)
+            }
             Action::Deliver(to) => next.deliver(to),
             Action::Lose(to) => {
                 if !next.is_cut() {
@@ -145,6 +148,12 @@ impl State {
             if let Some(answer) = &outputs.answer {
                 ledger.answered(answer, || node.errors(now));
             }
+            for end in &outputs.ends {
+                ledger.ended(end);
+            }
+            if outputs.exceeds_window {
+                ledger.breaks(Line::Window);
+            }
             (result, outputs)
         });
         self.spread(side, outputs);
@@ -169,26 +178,31 @@ impl State {
     fn access(&mut self, bounds: &Bounds, access: Action) {
         let now = self.now;
         let lives = Side::ENDS.map(|side| self.node(side).life);
-        let deadline = bounds.timing.deadline;
+        let due = now.after(bounds.timing.deadline);
         match access {
             Action::Store(block) => {
                 pay(&mut self.left.writes);
-                let value = self.ledger.store(block, now, lives);
+                let value = self.ledger.store(Channel::Small, block, due, lives);
                 self.act(Side::A, |node, now| node.store(now, block, value));
             }
             Action::Load(block) => {
                 pay(&mut self.left.reads);
-                let len = self.ledger.read(block, now, lives, deadline);
+                let len = self.ledger.read(block, due, lives);
                 self.act(Side::A, |node, now| node.load(now, block, len));
             }
             Action::Check(block) => {
                 pay(&mut self.left.checks);
-                self.ledger.check(block, now, deadline);
+                self.ledger.check(block, now);
                 self.act(Side::A, |node, now| node.check(now, block));
                 // What is overdue already is answered at once.
                 if !self.is_due(Side::A) {
                     self.ledger.woken(now);
                 }
+            }
+            Action::Transfer(block) => {
+                pay(&mut self.left.transfers);
+                let value = self.ledger.store(Channel::Bulk, block, due, lives);
+                self.act(Side::A, |node, now| node.transfer(now, block, value));
             }
             other => unreachable!("{other} is not an access"),
         }
@@ -250,7 +264,7 @@ impl State {
 
     fn next_moment(&self) -> Option<Instant> {
         let moments = self.nodes.iter().filter_map(|node| node.timeout());
-        moments.chain(self.ledger.due()).filter(|&at| at > self.now).min()
+        moments.chain(self.ledger.next_due()).filter(|&at| at > self.now).min()
     }
 
     /// Time goes on to the next moment at which something is due, but not beyond the end.

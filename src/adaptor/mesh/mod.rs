@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
+use self::limits::Window;
 use self::packet::{Incarnation, Packet};
 pub use self::responder::Ticket;
 use self::session::{Outputs, Session};
@@ -81,6 +82,7 @@ pub struct Mesh {
     node: NodeId,
     incarnation: Incarnation,
     timing: Timing,
+    window: Window,
     random: Random,
     sessions: BTreeMap<NodeId, Session>,
     /// Transactions to nodes that are not known.
@@ -95,6 +97,7 @@ impl Mesh {
         incarnation: Incarnation,
         peers: NodeSet,
         timing: Timing,
+        window: Window,
         random: &mut Random,
     ) -> Self {
         let random = Random::new(random.next());
@@ -102,6 +105,7 @@ impl Mesh {
             node,
             incarnation,
             timing,
+            window,
             random,
             sessions: BTreeMap::new(),
             unroutable: VecDeque::new(),
@@ -114,10 +118,10 @@ impl Mesh {
     }
 
     fn add(&mut self, peer: NodeId) {
-        let Self { node, incarnation, timing, .. } = *self;
+        let Self { node, incarnation, timing, window, .. } = *self;
         if peer != node && !self.sessions.contains_key(&peer) {
             let random = Random::new(self.random.next());
-            self.sessions.insert(peer, Session::new(node, peer, incarnation, timing, random));
+            self.sessions.insert(peer, Session::new(node, peer, incarnation, timing, window, random));
         }
     }
 
