@@ -35,7 +35,7 @@ pub enum Action {
     /// B executes all that it may execute, before it sends anything.
     ExecuteAll,
     /// B learns that its memory operation is done.
-    Finish,
+    Finish(usize),
     /// Time goes on to the next moment at which something is due.
     Wait,
     /// Time goes on a little, without reaching that moment.
@@ -68,7 +68,7 @@ impl fmt::Display for Action {
             Self::Release(_) => f.write_str("released is"),
             Self::Execute => f.write_str("B executes a request"),
             Self::ExecuteAll => f.write_str("B executes all requests"),
-            Self::Finish => f.write_str("B finishes a request"),
+            Self::Finish(place) => write!(f, "B finishes request {place} of those that it executed"),
             Self::Wait => f.write_str("time passes"),
             Self::Step => f.write_str("a little time passes"),
             Self::Wake(side) => write!(f, "{side} is woken"),
@@ -135,10 +135,7 @@ impl State {
     }
 
     fn executions(&self, bounds: &Bounds, can_execute: bool, actions: &mut Vec<Action>) {
-        if self.node(Side::B).is_running() {
-            actions.push(Action::Finish);
-            return;
-        }
+        actions.extend((0..self.node(Side::B).running().len()).map(Action::Finish));
         if !can_execute {
             return;
         }

@@ -77,6 +77,11 @@ fn a_window_of_one_request() {
         let budget = budget(short, Budget { delays: 2, ..short });
         explore("small window", Bounds { budget, window, ..Bounds::USUAL });
     }
+    let budget = Budget { writes: 3, checks: 1, losses: 1, ..Budget::NONE };
+    explore(
+        "repair in a small window",
+        Bounds { budget, window, horizon: millis(200), repairs: true, ..Bounds::USUAL },
+    );
 }
 
 /// Accesses and a transfer: each channel has its own order, epoch and lease.
@@ -145,7 +150,7 @@ fn both_ends_of_a_link_that_is_cut() {
 
 #[test]
 fn a_silent_link_that_keepalive_cuts() {
-    let short = Budget { writes: 1, checks: 1, losses: 2, delays: 1, ..Budget::NONE };
+    let short = Budget { writes: 1, checks: 1, losses: ANY, ..Budget::NONE };
     let budget = budget(short, Budget { reads: 1, ..short });
     let timing = Timing { keepalive: millis(80), ..TIMING };
     explore("keepalive", Bounds { budget, timing, horizon: millis(120), ..Bounds::USUAL });
@@ -237,6 +242,7 @@ fn slow_memory() {
         Budget { resets: [0, 1], ..WRITES },
         Budget { resets: [1, 0], ..WRITES },
         Budget { crashes: [1, 0], ..WRITES },
+        Budget { transfers: 1, losses: 1, ..WRITES },
     ];
     for failure in failures {
         let short = Budget { delays: 1, ..failure };

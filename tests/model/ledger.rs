@@ -119,6 +119,8 @@ pub struct Ledger {
     errors: u64,
     /// Whether a check told of an error since.
     told: bool,
+    /// A node had the link cut, because it was silent.
+    pub link_was_cut: bool,
     broken: Option<Line>,
 }
 
@@ -184,6 +186,15 @@ impl Ledger {
     pub fn check(&mut self, block: usize, now: Instant) {
         let last = self.open(block).map(|t| t.due).max();
         self.load = Some((Load::Check(block), last.unwrap_or(now).max(now)));
+    }
+
+    /// Of one channel only one request is executed at a time, since nobody knows in which order two of them reach the memory.
+    pub fn begins_beside(&mut self, execution: &Execution, running: &[Execution]) {
+        let channel = |execution| self.find(execution).map(|index| self.transactions[index].channel);
+        let this = channel(execution);
+        if running.iter().any(|other| channel(other) == this) {
+            self.breaks(Line::Order);
+        }
     }
 
     /// Something is executed at the target, in this life of it. `errors` asks for the adaptor's count of errors.

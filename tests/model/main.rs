@@ -28,7 +28,7 @@ use std::time::Instant;
 use assured_rdma::adaptor::status::Class;
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Path, Property};
 
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, TIMING};
 use crate::choices::Action;
 use crate::ledger::{Kind, Line, Standing, Transaction};
 use crate::state::State;
@@ -99,6 +99,11 @@ impl Model for Bounds {
                     any(state, |t| t.kind == Kind::Write && t.executed && t.standing == unknown)
                 },
             ));
+        }
+        if self.timing.keepalive != TIMING.keepalive {
+            properties.push(Property::sometimes("a silent link is cut", |_, state: &State| {
+                state.ledger.link_was_cut
+            }));
         }
         if self.budget.crashes != [0; 2] || self.budget.resets != [0; 2] {
             properties.push(Property::sometimes("a write of a later life is executed", |_, state| {

@@ -62,10 +62,18 @@ impl fmt::Display for Side {
 }
 
 /// What was done to a node's memory for the other one.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Execution {
     Write { block: usize, data: Bytes },
     Read { block: usize, len: usize, value: u8 },
+}
+
+/// A memory operation of which the adaptor does not know yet that it was executed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Running {
+    name: OperationId,
+    data: Bytes,
+    execution: Execution,
 }
 
 /// What came out of an adaptor.
@@ -96,8 +104,8 @@ pub struct Node {
     pub life: u8,
     /// How often its process was started.
     process: u8,
-    /// A memory operation that was executed, of which the adaptor does not know yet.
-    running: Option<(OperationId, Bytes)>,
+    /// Memory operations that were executed, of which the adaptor does not know yet.
+    running: Vec<Running>,
 }
 
 impl Node {
@@ -112,7 +120,7 @@ impl Node {
             window: bounds.window.requests,
             life: 0,
             process: 0,
-            running: None,
+            running: Vec::new(),
         };
         node.boot(now);
         node
@@ -122,7 +130,7 @@ impl Node {
     pub fn crash(&mut self, now: Instant, bounds: &Bounds) {
         self.life += 1;
         self.process += 1;
-        self.running = None;
+        self.running.clear();
         self.adaptor = start(self.side, bounds, self.process);
         self.boot(now);
         self.link_up(now);
@@ -256,19 +264,29 @@ impl Node {
                 (Execution::Read { block, len, value }, vec![value; len].into())
             }
         };
-        self.running = Some((name, data));
+        self.running.push(Running { name, data, execution: execution.clone() });
         Some(execution)
     }
 
-    /// Tells the adaptor that what was executed is done.
-    pub fn finish(&mut self, now: Instant) {
-        if let Some((name, data)) = self.running.take() {
-            self.adaptor.handle_memory_done(self.clock(now), name, Ok(data));
+    /// Tells the adaptor that one of the memory operations that were executed is done.
+    pub fn finish(&mut self, now: Instant, place: usize) {
+        let Running { name, data, .. } = self.running.remove(place);
+        self.adaptor.handle_memory_done(self.clock(now), name, Ok(data));
+    }
+
+    /// The same for all of them.
+    pub fn finish_all(&mut self, now: Instant) {
+        while self.is_running() {
+            self.finish(now, 0);
         }
     }
 
     pub const fn is_running(&self) -> bool {
-        self.running.is_some()
+        !self.running.is_empty()
+    }
+
+    pub fn running(&self) -> impl ExactSizeIterator<Item = &Execution> {
+        self.running.iter().map(|running| &running.execution)
     }
 
     /// Takes out what the adaptor has to say, but not more than `room` packets.

@@ -112,7 +112,7 @@ impl State {
             }
             Action::Execute => next.execute(1, bounds.slow_memory)?,
             Action::ExecuteAll => next.execute(usize::MAX, false)?,
-            Action::Finish => next.act(Side::B, |node, now| node.finish(now)),
+            Action::Finish(place) => next.act(Side::B, |node, now| node.finish(now, place)),
             Action::Wait => next.wait(Instant::ZERO.after(bounds.horizon))?,
             Action::Step => next.step()?,
             Action::Wake(side) => next.wake(side),
@@ -165,6 +165,7 @@ impl State {
             self.network.send(side.other(), wire);
         }
         if outputs.cut {
+            self.ledger.link_was_cut = true;
             let ends = Side::ENDS.map(|end| self.at(end));
             for side in ends {
                 self.act(side, |node, now| node.link_down(now));
@@ -226,7 +227,7 @@ impl State {
 
     /// Everything under way arrives and is executed.
     fn deliver_all(&mut self) {
-        self.act(Side::B, |node, now| node.finish(now));
+        self.act(Side::B, |node, now| node.finish_all(now));
         while let Some(to) = Side::ENDS.into_iter().find(|&to| self.network.load(to) > 0) {
             self.deliver(to);
             self.execute(usize::MAX, false);
@@ -235,11 +236,12 @@ impl State {
 
     /// B executes at most so many requests, and learns of their end at once, unless its memory is slow.
     fn execute(&mut self, limit: usize, slow_memory: bool) -> Option<()> {
+        let running: Vec<Execution> = self.node(Side::B).running().cloned().collect();
         let executions: Vec<Execution> = self.act(Side::B, |node, now| {
             let next = || {
                 let execution = node.execute(now);
                 if !slow_memory {
-                    node.finish(now);
+                    node.finish_all(now);
                 }
                 execution
             };
@@ -248,6 +250,7 @@ impl State {
         let life = self.node(Side::B).life;
         let (now, a) = (self.now, &self.nodes[Side::A as usize]);
         for execution in &executions {
+            self.ledger.begins_beside(execution, &running);
             self.ledger.executed(execution, now, life, || Node::clone(a).errors(now));
         }
         (!executions.is_empty()).then_some(())
