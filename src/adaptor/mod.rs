@@ -13,6 +13,7 @@ pub mod bus;
 pub mod channel;
 pub mod event;
 mod function;
+pub mod inventory;
 pub mod master;
 pub mod memory;
 pub mod mesh;
@@ -26,6 +27,7 @@ pub mod transaction;
 pub use bus::{Busy, Completion, LoadTag};
 pub use event::Event;
 pub use master::MemoryView;
+pub use pci::Region;
 pub use time::Instant;
 
 use core::time::Duration;
@@ -34,13 +36,14 @@ use std::collections::VecDeque;
 use self::address::{BLOCK_SIZE, Geometry, NodeId, NodeSet};
 use self::channel::Channel;
 use self::function::{Function, event as events};
+use self::inventory::{Entry, Inventory, Name};
 use self::master::{CommandStatus, Master, Sharing};
 use self::memory::{Home, MemoryFault, MemoryOperation, MemoryResult, OperationId};
 use self::mesh::limits::Window;
 use self::mesh::neighbour::Refusal;
 use self::mesh::packet::{Incarnation, Packet};
-use self::mesh::{Mesh, Ticket, Timing, Wanted};
-use self::pci::{ConfigAction, NodeEntry, Register, RegisterWrite, registers};
+use self::mesh::{InventoryNews, Mesh, Ticket, Timing, Wanted};
+use self::pci::{ConfigAction, Meaning, NodeEntry, Register, RegisterWrite, registers};
 use self::random::Random;
 use self::target::Target;
 use self::transaction::{Finished, Request, RequestKind};
@@ -49,25 +52,12 @@ use self::transaction::{Finished, Request, RequestKind};
 /// the device.
 const LONGEST_WAIT: Duration = Duration::from_millis(4_500);
 
-/// The region of the function that an access goes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Region {
-    /// Configuration space.
-    Config,
-    /// BAR0.
-    Registers,
-    /// BAR2.
-    Access,
-    /// BAR4.
-    Assurance,
-}
-
 /// What an adaptor is configured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     /// This node.
     pub node: NodeId,
-    /// How the access space is cut.
+    /// How the access space is cut; the I/O space has as many windows.
     pub geometry: Geometry,
     /// The nodes that it talks to.
     pub peers: NodeSet,
@@ -89,6 +79,7 @@ pub struct Adaptor {
     target: Target,
     mesh: Mesh,
     master: Master,
+    inventory: Inventory,
     /// What guest and operator know of the guest's memory.
     sharing: Sharing,
     /// Another adaptor has this node's id.
@@ -117,6 +108,7 @@ impl Adaptor {
             target: Target::with_limits(geometry, gather, backlog_limit(timing.deadline), limits),
             mesh: Mesh::new(node, incarnation, peers, timing, window, &mut random),
             master: Master::new(geometry.window_size()),
+            inventory: Inventory::default(),
             sharing: Sharing::Unknown,
             duplicate: false,
             completions: VecDeque::new(),
@@ -131,22 +123,29 @@ impl Adaptor {
         self.incarnation
     }
 
+    /// Names the bus for the guests of other nodes.
+    pub const fn set_name(&mut self, name: Name) {
+        self.inventory.set_name(name);
+    }
+
     /// The bus loads `len` bytes. The answer comes from [`Self::poll_completion`], at latest after the deadline.
     pub fn handle_load(&mut self, now: Instant, tag: LoadTag, region: Region, offset: u64, len: usize) {
-        match region {
-            Region::Access => self.target.load(now, tag, offset, len),
-            Region::Assurance => self.target.check(now, tag, offset, len),
-            Region::Config | Region::Registers => {
+        match region.decode(self.settings.geometry, offset) {
+            Meaning::Access(space, offset) => self.target.load(now, tag, space, offset, len),
+            Meaning::Check(look, space, offset) => self.target.check(now, tag, look, space, offset, len),
+            Meaning::Config(offset) => {
                 let mut data = vec![0; len];
-                if region == Region::Config {
-                    self.function.config.read(offset, &mut data);
-                } else {
-                    let register = |register| self.register(register);
-                    let node = |node| self.node_entry(node);
-                    registers::read(offset, &mut data, register, node, &self.function.msix);
-                }
+                self.function.config.read(offset, &mut data);
                 self.completions.push_back(Completion { tag, data: data.into() });
             }
+            Meaning::Registers(offset) => {
+                let mut data = vec![0; len];
+                let register = |register| self.register(register);
+                let node = |node| self.node_entry(node);
+                registers::read(offset, &mut data, register, node, &self.function.msix);
+                self.completions.push_back(Completion { tag, data: data.into() });
+            }
+            Meaning::Nothing => self.completions.push_back(Completion::all_ones(tag, len)),
         }
         self.run(now);
     }
@@ -162,17 +161,17 @@ impl Adaptor {
         offset: u64,
         data: &[u8],
     ) -> Result<(), Busy> {
-        match region {
-            Region::Access => self.target.store(now, offset, data)?,
-            Region::Assurance => {}
-            Region::Config => {
+        match region.decode(self.settings.geometry, offset) {
+            Meaning::Access(space, offset) => self.target.store(now, space, offset, data)?,
+            Meaning::Check(..) | Meaning::Nothing => {}
+            Meaning::Config(offset) => {
                 if self.function.config.write(offset, data) == Some(ConfigAction::FunctionLevelReset) {
                     self.handle_reset(now);
                 }
                 let masked = self.function.config.msix_function_masked();
                 self.function.msix.set_function_mask(masked);
             }
-            Region::Registers => {
+            Meaning::Registers(offset) => {
                 let written = self.function.written;
                 let list = registers::write(offset, data, |r| written.get(r), &mut self.function.msix);
                 for write in list {
@@ -380,6 +379,32 @@ impl Adaptor {
         if self.target.poll_error_event() {
             self.function.raise(events::ERROR);
         }
+        self.exchange_inventories(now);
+    }
+
+    /// Tells and learns what nodes export.
+    fn exchange_inventories(&mut self, now: Instant) {
+        let version = self.master.windows_version();
+        let mut news = self.inventory.set_version(version);
+        if news {
+            self.mesh.set_inventory_version(now, version);
+        }
+        while let Some((peer, what)) = self.mesh.poll_inventory() {
+            match what {
+                InventoryNews::Asked => {
+                    let window_size = self.settings.geometry.window_size();
+                    let list = self.inventory.list_for(&self.master, window_size, peer);
+                    self.mesh.send_inventory(peer, list);
+                }
+                InventoryNews::Arrived { version, entries } => {
+                    news |= self.inventory.put(peer, version, &entries);
+                }
+                InventoryNews::Forgotten => news |= self.inventory.forget(peer),
+            }
+        }
+        if news {
+            self.function.raise(events::INVENTORY);
+        }
     }
 
     fn submit_requests(&mut self, now: Instant) {
@@ -409,13 +434,36 @@ impl Adaptor {
         entry
     }
 
+    /// Number of entries and version of the inventory that the guest has selected.
+    fn selected_inventory(&self) -> (usize, u32) {
+        match NodeId(self.function.written.inventory_select.to_le_bytes()[0]) {
+            own if own == self.settings.node => {
+                self.inventory.own_summary(&self.master, self.settings.geometry.window_size())
+            }
+            peer => self.inventory.summary(peer),
+        }
+    }
+
+    /// The entry of it that the guest has selected; zeros where there is none.
+    fn selected_entry(&self) -> Entry {
+        let select = self.function.written.inventory_select;
+        let index = usize::try_from(select >> 8).unwrap_or(usize::MAX);
+        let entry = match NodeId(select.to_le_bytes()[0]) {
+            own if own == self.settings.node => {
+                self.inventory.own_entry(&self.master, self.settings.geometry.window_size(), index)
+            }
+            peer => self.inventory.entry(peer, index),
+        };
+        entry.unwrap_or_default()
+    }
+
     fn register(&self, register: Register) -> u64 {
         let Settings { node, geometry, timing, .. } = self.settings;
         let counters = self.target.counters();
         let buffer = u16::try_from(self.function.written.log_select).unwrap_or(u16::MAX);
         match register {
             Register::Magic => u32::from_le_bytes(*b"ARDM").into(),
-            Register::Version => 1 << 16,
+            Register::Version => 1 << 16 | 1,
             Register::Status => {
                 let sharing = match self.master.sharing() {
                     Sharing::Unknown => 0b001,
@@ -444,12 +492,22 @@ impl Adaptor {
             Register::ServedWrites => self.master.served_writes(),
             Register::ServedReads => self.master.served_reads(),
             Register::Refused => self.master.refused(),
+            Register::InventoryCount => u64::try_from(self.selected_inventory().0).unwrap_or(u64::MAX),
+            Register::InventoryVersion => self.selected_inventory().1.into(),
+            Register::InventoryKind => self.selected_entry().kind.into(),
+            Register::InventoryRights => self.selected_entry().rights.into(),
+            Register::InventoryOffset => self.selected_entry().offset,
+            Register::InventoryLength => self.selected_entry().len,
+            Register::InventoryName0 => self.selected_entry().name.word(0),
+            Register::InventoryName1 => self.selected_entry().name.word(1),
+            Register::InventoryName2 => self.selected_entry().name.word(2),
             Register::Control | Register::OverflowAck => 0,
             Register::EventEnable
             | Register::CommandAddress
             | Register::CommandCookie
             | Register::Command
-            | Register::LogSelect => self.function.written.get(register),
+            | Register::LogSelect
+            | Register::InventorySelect => self.function.written.get(register),
         }
     }
 
@@ -462,6 +520,7 @@ impl Adaptor {
             Register::CommandAddress => written.command_address = write.value,
             Register::CommandCookie => written.command_cookie = low,
             Register::LogSelect => written.log_select = low,
+            Register::InventorySelect => written.inventory_select = low,
             Register::OverflowAck => {
                 if let Ok(node) = u8::try_from(low) {
                     self.target.acknowledge_overflow(NodeId(node));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::AHasher;
-use assured_rdma::adaptor::address::{BLOCK_SIZE, Geometry, NodeId, Place};
+use assured_rdma::adaptor::address::{BLOCK_SIZE, Geometry, Location, NodeId, Place};
 use assured_rdma::adaptor::memory::{MemoryOperation, OperationId, Segment};
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::mesh::framing::Framer;
@@ -213,7 +213,7 @@ impl Node {
     pub fn transfer(&mut self, now: Instant, block: usize, value: u8) {
         let request = Request {
             id: TransactionId(value.into()),
-            place: Place { node: Side::B.id(), offset: block as u64 * BLOCK_SIZE },
+            place: Place { node: Side::B.id(), at: Location::memory(block as u64 * BLOCK_SIZE) },
             kind: RequestKind::Write(vec![value; 8].into()),
             posted: self.clock(now),
         };
@@ -303,6 +303,10 @@ impl Node {
         while self.is_linked && outputs.packets.len() < room {
             let packet = self.adaptor.poll_packet(self.clock(now), self.side.other().id());
             let Some(packet) = packet else { break };
+            // These are for people to read, and would multiply the states: the network loses them.
+            if matches!(packet.body, Body::Inquire | Body::Inventory { .. }) {
+                continue;
+            }
             outputs.exceeds_window |= requests_under_way(&packet.body) > self.window;
             let mut wire = Vec::new();
             packet.emit(&mut wire);

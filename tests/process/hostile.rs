@@ -7,7 +7,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::address::{Location, NodeId};
 use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::mesh::framing::Framer;
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
@@ -151,7 +151,14 @@ impl Peer {
         let mut peer = Self { stream, framer: Framer::default(), victim: Incarnation(0) };
         peer.send(&[Body::Join { router: false, wants_reply: true }]);
         assert!(matches!(peer.next().body, Body::Join { .. }));
-        peer.send(&[Body::Hello { wants_reply: true, epoch: Epoch(0), nonce: 7, echo: 0, lease: 150_000 }]);
+        peer.send(&[Body::Hello {
+            wants_reply: true,
+            epoch: Epoch(0),
+            nonce: 7,
+            echo: 0,
+            lease: 150_000,
+            inventory: 0,
+        }]);
         loop {
             let packet = peer.next();
             peer.victim = packet.source_incarnation;
@@ -163,6 +170,7 @@ impl Peer {
                     nonce: 0,
                     echo: nonce,
                     lease: 150_000,
+                    inventory: 0,
                 };
                 peer.send(&[welcome]);
             }
@@ -219,7 +227,12 @@ fn a_peer_that_asks_and_takes_no_answers_costs_neither_processor_time_nor_memory
     let mut peer = Peer::connect(&place);
     node.wait_for("node 2: up");
     let reads: Vec<Body> = (0..16)
-        .map(|n| Body::Read { progress: progress(), sequence: Sequence(n), offset: window, len: 0x1_0000 })
+        .map(|n| Body::Read {
+            progress: progress(),
+            sequence: Sequence(n),
+            at: Location::memory(window),
+            len: 0x1_0000,
+        })
         .collect();
     peer.send(&reads);
     // Each makes it send all answers again.

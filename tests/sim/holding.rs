@@ -1,6 +1,6 @@
 //! What a node holds of what it received.
 
-use assured_rdma::adaptor::address::{Geometry, NodeId};
+use assured_rdma::adaptor::address::{Geometry, Location, NodeId};
 use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
@@ -37,13 +37,20 @@ fn a_write_that_waits_for_its_lease_holds_its_own_bytes_only() {
     adaptor.handle_link_up(now, peer);
     let hello = adaptor.poll_packet(now, peer).unwrap();
     let Body::Hello { nonce, .. } = hello.body else { panic!("{hello:?}") };
-    let answer = Body::Hello { wants_reply: false, epoch: Epoch(0), nonce: 0, echo: nonce, lease: 150_000 };
+    let answer = Body::Hello {
+        wants_reply: false,
+        epoch: Epoch(0),
+        nonce: 0,
+        echo: nonce,
+        lease: 150_000,
+        inventory: 0,
+    };
     send(&mut adaptor, answer);
     // What one read of the socket brought, of which the write is a small part.
     let received = Bytes::from(vec![0; 1 << 16]);
     let progress = Progress { epoch: Epoch(0), acknowledge: Sequence(0), echo: Stamp(0) };
     let data = received.slice(..8);
-    send(&mut adaptor, Body::Write { progress, sequence: Sequence(0), offset: 0, data });
+    send(&mut adaptor, Body::Write { progress, sequence: Sequence(0), at: Location::memory(0), data });
     assert!(adaptor.poll_memory(now).is_none(), "it waits");
     assert!(received.is_unique(), "the rest is let go");
 }
