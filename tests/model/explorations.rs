@@ -1,4 +1,4 @@
-//! What is explored. Each exploration visits every state within its bounds; together they take about a minute on two cores.
+//! What is explored. Each exploration visits every state within its bounds; together they take one to two minutes on two cores.
 //!
 //! Every budget is small, because a failure more of one kind multiplies the states of all others. So one kind of failure is
 //! explored with much of everything else, and pairs of them with little.

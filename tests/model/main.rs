@@ -4,7 +4,7 @@
 //! A state is two whole adaptors, the packets in the network between them, B's memory, and what A's bus asked for; virtual time
 //! moves from one moment at which something is due to the next. `docs/protocol.md` says what is explored, and what is not.
 //! `MODEL_LONG=1` explores further. A line that is broken is printed with the way that leads there; with `MODEL_SHORTEST=1`
-//! that is the shortest.
+//! that is the shortest. `tests/model/mutants` shows which faults are found.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::expect_used,
