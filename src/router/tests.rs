@@ -445,7 +445,8 @@ fn a_slow_destination_stops_nobody_else() {
 #[test]
 fn however_many_flood_a_newcomer_has_room_for_a_window() {
     let now = Instant::ZERO;
-    let mut router = Router::new(Settings { incarnation: Incarnation(1), buffer: 64 << 20, patience: PATIENCE });
+    let mut router =
+        Router::new(Settings { incarnation: Incarnation(1), buffer: 64 << 20, patience: PATIENCE });
     for (link, identity) in [(1, Identity::Router), (2, node(2)), (3, node(3))] {
         router.handle_link_up(now, LinkId(link), Neighbour { identity, incarnation: Incarnation(10) });
     }
@@ -491,7 +492,10 @@ fn however_many_flood_a_newcomer_has_room_for_a_window() {
     }
     assert_eq!((next, router.buffered()), (256, 0));
     let counters = router.counters();
-    assert_eq!(counters.forwarded + counters.overflowed, before.forwarded + before.overflowed + 256 + 40 * 50);
+    assert_eq!(
+        counters.forwarded + counters.overflowed,
+        before.forwarded + before.overflowed + 256 + 40 * 50
+    );
 }
 
 proptest! {
