@@ -14,10 +14,12 @@ mod window;
 
 pub use access_buffer::{Full, Inbound, MAX_BYTES, MAX_REQUESTS};
 pub use command::{CommandStatus, Finished, MemoryView, Sharing};
+use window::Windows;
 pub use window::{MAX_REQUEST, MAX_RUNS, MAX_WINDOWS, Rights, Window, WindowTable};
 
+use super::address::Space;
 use super::channel::Origin;
-use super::memory::{MemoryOperation, MemoryResult, OperationId, Segment};
+use super::memory::{Home, MemoryOperation, MemoryResult, OperationId, Segment};
 use super::status::{Code, Direction};
 use super::transaction::RequestKind;
 use access_buffer::AccessBuffer;
@@ -70,7 +72,7 @@ struct Running {
 /// The master unit, with its access buffer, window table and command mailbox.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Master {
-    windows: WindowTable,
+    windows: Windows,
     buffer: AccessBuffer,
     mailbox: Mailbox,
     running: BTreeMap<OperationId, Running>,
@@ -88,7 +90,7 @@ impl Master {
     /// nothing is exported yet.
     pub fn new(window_size: u64) -> Self {
         Self {
-            windows: WindowTable::new(window_size),
+            windows: Windows::new(window_size),
             buffer: AccessBuffer::default(),
             mailbox: Mailbox::new(),
             running: BTreeMap::new(),
@@ -148,8 +150,10 @@ impl Master {
             self.command_was_last = true;
             let id = self.begin(Purpose::Command);
             return Some(match step {
-                Step::Read(segments) => MemoryOperation::Read { id, segments },
-                Step::Write(segment, data) => MemoryOperation::Write { id, segments: vec![segment], data },
+                Step::Read(segments) => MemoryOperation::Read { id, home: Home::Guest, segments },
+                Step::Write(segment, data) => {
+                    MemoryOperation::Write { id, home: Home::Guest, segments: vec![segment], data }
+                }
             });
         }
         if others_first { None } else { self.next_request(&may_execute) }
@@ -167,7 +171,7 @@ impl Master {
                 .buffer
                 .take(|request| is_idle(request.origin) && may_execute(request.origin, &request.kind))?;
             match self.resolve(&request) {
-                Ok(segments) => return Some(self.execute(request, segments)),
+                Ok((home, segments)) => return Some(self.execute(request, home, segments)),
                 Err(code) => self.answer(request.origin, request.ticket, code, Bytes::new()),
             }
         }
@@ -218,9 +222,9 @@ impl Master {
         self.mailbox.sharing()
     }
 
-    /// The windows that are exported.
-    pub fn windows(&self) -> &WindowTable {
-        &self.windows
+    /// The windows of a space that are exported.
+    pub const fn windows(&self, space: Space) -> &WindowTable {
+        self.windows.get(space)
     }
 
     /// How many requests of other nodes wait and were not begun.
@@ -249,25 +253,26 @@ impl Master {
         self.refused
     }
 
-    fn resolve(&self, request: &Inbound) -> Result<Vec<Segment>, Code> {
+    fn resolve(&self, request: &Inbound) -> Result<(Home, Vec<Segment>), Code> {
         let (direction, len) = match &request.kind {
             RequestKind::Write(data) => (Direction::Write, u64::try_from(data.len()).unwrap_or(u64::MAX)),
             RequestKind::Read { len } => (Direction::Read, u64::from(*len)),
         };
-        self.windows.resolve(request.origin.node, direction, request.offset, len)
+        let windows = self.windows.get(request.at.space);
+        windows.resolve(request.origin.node, direction, request.at.offset, len)
     }
 
-    fn execute(&mut self, request: Inbound, segments: Vec<Segment>) -> MemoryOperation {
+    fn execute(&mut self, request: Inbound, home: Home, segments: Vec<Segment>) -> MemoryOperation {
         let Inbound { origin, ticket, kind, .. } = request;
         match kind {
             RequestKind::Write(data) => {
                 let id = self.begin(Purpose::Write { origin, ticket });
-                MemoryOperation::Write { id, segments, data }
+                MemoryOperation::Write { id, home, segments, data }
             }
             RequestKind::Read { .. } => {
                 let len = segments.iter().map(|segment| segment.len).sum();
                 let id = self.begin(Purpose::Read { origin, ticket, len });
-                MemoryOperation::Read { id, segments }
+                MemoryOperation::Read { id, home, segments }
             }
         }
     }

@@ -7,7 +7,7 @@ use super::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use super::sequence::{Epoch, Sequence};
 use super::{Mesh, Ticket, Timing, Wanted};
 use crate::adaptor::Instant;
-use crate::adaptor::address::NodeId;
+use crate::adaptor::address::{Location, NodeId};
 use crate::adaptor::channel::Channel;
 use crate::adaptor::event::Event;
 use crate::adaptor::random::Random;
@@ -58,7 +58,7 @@ fn stalled_with_a_write() -> Mesh {
     mesh.handle_packet(start(), PEER, from_peer(answer));
     assert!(mesh.peer(PEER).is_some_and(|peer| peer.up));
     let progress = Progress { epoch, acknowledge: sequence, echo: Stamp(0) };
-    let write = Body::Write { progress, sequence, offset: 0, data: vec![1].into() };
+    let write = Body::Write { progress, sequence, at: Location::memory(0), data: vec![1].into() };
     mesh.handle_packet(start(), PEER, from_peer(write));
     mesh
 }
@@ -108,7 +108,7 @@ fn an_answer_that_was_not_sent_cannot_be_acknowledged() {
     let mut executed = 0;
     for n in 0..1000 {
         let progress = Progress { epoch: Epoch(1), acknowledge: Sequence(n), echo: Stamp(0) };
-        let read = Body::Read { progress, sequence: Sequence(n), offset: 0, len: 0x1_0000 };
+        let read = Body::Read { progress, sequence: Sequence(n), at: Location::memory(0), len: 0x1_0000 };
         mesh.handle_packet(start(), PEER, from_peer(read));
         while let Some(wanted) = mesh.poll_inbound() {
             let Wanted::Request(request) = wanted else { continue };
