@@ -4,7 +4,6 @@
 //! out, by bounded portions from each source, until there is nothing more to do.
 
 mod bus;
-mod chatter;
 mod guest;
 mod outputs;
 
@@ -13,11 +12,11 @@ use std::io;
 use thiserror::Error;
 
 use self::bus::Bus;
-use self::chatter::Chatter;
 use crate::adaptor::address::NodeSet;
 use crate::adaptor::mesh::Timing;
 use crate::adaptor::mesh::neighbour::{Identity, Neighbour};
 use crate::adaptor::{self, Adaptor, Instant, Region};
+use crate::chatter::Chatter;
 use crate::config::{Config, format_size};
 use crate::event_loop::{Clock, EventLoop, Service};
 use crate::net::{self, Company, Credentials, Links};

@@ -126,18 +126,16 @@ impl Node {
 
     /// Tells the operator what guests and other nodes can bring about as often as they like.
     fn report(&mut self, now: Instant, event: Event) {
-        let Some(withheld) = self.chatter.admit(now) else { return };
-        if withheld > 0 {
-            log::warn!("{withheld} lines about nodes and resets were left out");
-        }
-        match event {
-            Event::LinkUp(node, incarnation) => log::info!("node {node}: up, incarnation {incarnation}"),
-            Event::LinkDown(node) => log::warn!("node {node}: down"),
+        use log::Level::{Info, Warn};
+        let (level, line) = match event {
+            Event::LinkUp(node, incarnation) => (Info, format!("node {node}: up, incarnation {incarnation}")),
+            Event::LinkDown(node) => (Warn, format!("node {node}: down")),
             Event::PeerRestarted(node, incarnation) => {
-                log::warn!("node {node}: restarted or reset, now incarnation {incarnation}");
+                (Warn, format!("node {node}: restarted or reset, now incarnation {incarnation}"))
             }
-            Event::Reset(incarnation) => log::info!("reset, now incarnation {incarnation}"),
-            Event::CutLink(_) | Event::MemoryNotShared => {}
-        }
+            Event::Reset(incarnation) => (Info, format!("reset, now incarnation {incarnation}")),
+            Event::CutLink(_) | Event::MemoryNotShared => return,
+        };
+        self.chatter.log(now, level, line);
     }
 }

@@ -31,6 +31,9 @@ pub const MAX_RANGES: usize = 32_768;
 /// The size in bytes from which on a range without a file is taken for the guest's RAM.
 const RAM_SIZE: u64 = 1 << 20;
 
+/// With fewer files than this it is not worth while to look for those that are gone.
+const FORGET_AT: usize = 32;
+
 /// Why a range was not mapped or unmapped.
 #[derive(Debug)]
 pub enum MapError {
@@ -97,7 +100,7 @@ enum Backing {
     /// The client gave no file.
     Unreachable,
     /// The file's bytes are not those that the guest sees.
-    Private,
+    Private { _file: Arc<File> },
     /// The file is mapped here.
     Mapped { memory: MmapRegion, sealed: bool },
 }
@@ -115,13 +118,21 @@ struct Piece<'a> {
     sealed: bool,
 }
 
+/// A file that ranges are in.
+#[derive(Debug)]
+struct KnownFile {
+    /// One descriptor, whatever number of ranges is in it; gone with the last of them. Then the file may have another's number.
+    file: Weak<File>,
+    sharing: Sharing,
+}
+
 /// See the module. A new one for each client.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
     ranges: BTreeMap<u64, Range>,
-    /// One descriptor for each file, whatever number of ranges is in it.
-    files: HashMap<FileId, Weak<File>>,
-    sharing: HashMap<FileId, Sharing>,
+    files: HashMap<FileId, KnownFile>,
+    /// With so many, those that are gone are forgotten.
+    forget_at: usize,
     seen_file: bool,
     private: bool,
     warned: bool,
@@ -133,13 +144,13 @@ impl GuestMemory {
         Self::default()
     }
 
-    /// What is known of the guest's RAM as a whole: `Private` once any of it was found to be so, `Shared` if all files seen so
-    /// far are shared, `Unknown` otherwise.
+    /// What is known of the guest's RAM as a whole: `Private` once any of it was found to be so, `Shared` if all files that ranges are
+    /// in are shared, `Unknown` otherwise.
     pub fn sharing(&self) -> Sharing {
-        let mut found = self.sharing.values();
+        let mut mapped = self.files.values().filter(|known| known.file.strong_count() > 0);
         if self.private {
             Sharing::Private
-        } else if self.seen_file && found.all(|&sharing| sharing == Sharing::Shared) {
+        } else if self.seen_file && mapped.all(|known| known.sharing == Sharing::Shared) {
             Sharing::Shared
         } else {
             Sharing::Unknown
@@ -147,7 +158,7 @@ impl GuestMemory {
     }
 
     /// Maps a range. `judge` tells whether a file is the guest's own memory (by [`super::sharing_in`]); it is asked once for
-    /// each file.
+    /// each file, and again where all of it was unmapped meanwhile.
     ///
     /// # Errors
     /// Where the range or the file is not usable; then nothing has changed. QEMU goes on after that, so it is logged.
@@ -207,7 +218,8 @@ impl GuestMemory {
             return Err(MapError::FileTooShort { needed, size });
         }
         let id = FileId::of(&file, &metadata)?;
-        let sharing = *self.sharing.entry(id).or_insert_with(|| judge(&id));
+        let sealed = is_sealed(&file);
+        let (file, sharing) = self.keep(id, file, judge);
         self.seen_file = true;
         if sharing == Sharing::Private {
             if !self.private {
@@ -217,10 +229,8 @@ impl GuestMemory {
                 );
             }
             self.private = true;
-            return Ok(Backing::Private);
+            return Ok(Backing::Private { _file: file });
         }
-        let sealed = is_sealed(&file);
-        let file = self.keep(id, file);
         let len = usize::try_from(map.size).map_err(|_| MapError::Range)?;
         let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         let place = FileOffset::from_arc(file, map.offset);
@@ -234,14 +244,25 @@ impl GuestMemory {
         Ok(Backing::Mapped { memory, sealed })
     }
 
-    fn keep(&mut self, id: FileId, file: File) -> Arc<File> {
-        if let Some(kept) = self.files.get(&id).and_then(Weak::upgrade) {
-            return kept;
+    fn keep(
+        &mut self,
+        id: FileId,
+        file: File,
+        judge: impl FnOnce(&FileId) -> Sharing,
+    ) -> (Arc<File>, Sharing) {
+        if let Some(known) = self.files.get(&id)
+            && let Some(file) = known.file.upgrade()
+        {
+            return (file, known.sharing);
+        }
+        if self.files.len() >= self.forget_at {
+            self.files.retain(|_, known| known.file.strong_count() > 0);
+            self.forget_at = self.files.len().saturating_mul(2).max(FORGET_AT);
         }
         let file = Arc::new(file);
-        self.files.retain(|_, kept| kept.strong_count() > 0);
-        self.files.insert(id, Arc::downgrade(&file));
-        file
+        let sharing = judge(&id);
+        self.files.insert(id, KnownFile { file: Arc::downgrade(&file), sharing });
+        (file, sharing)
     }
 
     /// The first large range of a client is its RAM. (Later ones without a file are other devices' memory.)
@@ -350,7 +371,7 @@ impl GuestMemory {
             }
             let (memory, sealed) = match &range.backing {
                 Backing::Unreachable => return Err(MemoryFault::Unmapped),
-                Backing::Private => return Err(MemoryFault::NotShared),
+                Backing::Private { .. } => return Err(MemoryFault::NotShared),
                 Backing::Mapped { memory, sealed } => (memory, *sealed),
             };
             if write && !range.writable {

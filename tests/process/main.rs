@@ -11,6 +11,7 @@ mod links;
 mod node;
 mod proxy;
 mod router;
+mod strangers;
 
 use std::time::{Duration, Instant};
 
