@@ -80,6 +80,13 @@
 #define ARDMA_CMD_UNEXPORT		2
 #define ARDMA_CMD_PROBE			3
 
+/* In the descriptor, beside the rights: the window is in the I/O space. */
+#define ARDMA_CMD_FLAG_IO		(1U << 3)
+
+/* A node's window of the I/O space; the first bytes are the adaptor's own and hold no window. */
+#define ARDMA_IO_WINDOW_SIZE		0x10000
+#define ARDMA_IO_OWN_SIZE		0x1000
+
 #define ARDMA_CMD_STATUS_OK		0
 #define ARDMA_CMD_STATUS_BUSY		1
 #define ARDMA_CMD_STATUS_BAD_OPCODE	2
