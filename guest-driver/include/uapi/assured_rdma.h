@@ -37,6 +37,8 @@
  * what it returns. After the adaptor's removal an access to a mapping raises SIGBUS.
  */
 #define ARDMA_ADDR_ASSURANCE	(1ULL << 57)
+#define ARDMA_ADDR_IO		(1ULL << 58)
+#define ARDMA_ADDR_PEEK		(1ULL << 59)
 #define ARDMA_ADDR_NODE_SHIFT	48
 #define ARDMA_ADDR_NODE_MASK	(0xffULL << ARDMA_ADDR_NODE_SHIFT)
 #define ARDMA_ADDR_OFFSET_MASK	((1ULL << ARDMA_ADDR_NODE_SHIFT) - 1)

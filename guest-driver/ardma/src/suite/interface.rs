@@ -176,8 +176,16 @@ fn map(context: &Context, address: u64, length: u64, protection: i32, flags: i32
 fn bad_places(context: &Context) -> Verdict {
     let info = context.adaptor.fixed();
     let address = |node: u32, offset: u64| u64::from(node) << abi::ADDRESS_NODE_SHIFT | offset;
-    let last = info.window_size.saturating_sub(PAGE);
-    for (space, bit) in [("access", 0), ("assurance", abi::ADDRESS_ASSURANCE)] {
+    let (memory, io) = (info.window_size, abi::IO_WINDOW_SIZE);
+    for (space, bit, window) in [
+        ("access", 0, memory),
+        ("assurance", abi::ADDRESS_ASSURANCE, memory),
+        ("peek", abi::ADDRESS_PEEK, memory),
+        ("I/O", abi::ADDRESS_IO, io),
+        ("assurance of I/O", abi::ADDRESS_IO | abi::ADDRESS_ASSURANCE, io),
+        ("peek of I/O", abi::ADDRESS_IO | abi::ADDRESS_PEEK, io),
+    ] {
+        let last = window.saturating_sub(PAGE);
         let try_map =
             |address: u64, length| map(context, address | bit, length, libc::PROT_READ, libc::MAP_SHARED);
         try_map(address(info.node, last), PAGE)
@@ -188,13 +196,13 @@ fn bad_places(context: &Context) -> Verdict {
             try_map(address(info.node, last), two_pages),
             libc::ENXIO,
         )?;
-        let end = try_map(address(info.node, info.window_size), PAGE);
+        let end = try_map(address(info.node, window), PAGE);
         refused(&format!("{space}, at the window's end"), end, libc::ENXIO)?;
         if info.node_count < 256 {
             let beyond = try_map(address(info.node_count, 0), PAGE);
             refused(&format!("{space}, a node beyond the last"), beyond, libc::ENXIO)?;
         }
-        for bad in [56, 58, 62] {
+        for bad in [56, 60, 62] {
             let result = try_map(address(info.node, 0) | 1 << bad, PAGE);
             holds(result.is_err(), || format!("{space}, bit {bad} of the address set: was accepted"))?;
         }
@@ -204,21 +212,27 @@ fn bad_places(context: &Context) -> Verdict {
 
 fn bad_mappings(context: &Context) -> Verdict {
     let place = u64::from(context.adaptor.fixed().node) << abi::ADDRESS_NODE_SHIFT;
-    let assurance = place | abi::ADDRESS_ASSURANCE;
+    let [assurance, peek, io] =
+        [abi::ADDRESS_ASSURANCE, abi::ADDRESS_PEEK, abi::ADDRESS_IO].map(|space| place | space);
     let (read, both) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE);
-    refused(
-        "writing to the assurance space",
-        map(context, assurance, PAGE, both, libc::MAP_SHARED),
-        libc::EACCES,
-    )?;
-    for (space, address) in [("access", place), ("assurance", assurance)] {
+    let assurance_of_io = io | abi::ADDRESS_ASSURANCE;
+    for (space, address) in
+        [("assurance", assurance), ("peek", peek), ("assurance of I/O", assurance_of_io)]
+    {
+        let writing = map(context, address, PAGE, both, libc::MAP_SHARED);
+        refused(&format!("{space}, writing"), writing, libc::EACCES)?;
+    }
+    for (space, address) in [("access", place), ("assurance", assurance), ("peek", peek), ("I/O", io)] {
         let private = map(context, address, PAGE, read, libc::MAP_PRIVATE);
         refused(&format!("{space}, private"), private, libc::EINVAL)?;
         let executable = map(context, address, PAGE, read | libc::PROT_EXEC, libc::MAP_SHARED);
         refused(&format!("{space}, executable"), executable, libc::EINVAL)?;
     }
-    map(context, place, PAGE, both, libc::MAP_SHARED)
-        .map_err(|error| Problem::Fail(format!("reading and writing the access space: {error}")))
+    for (space, address) in [("access", place), ("I/O", io)] {
+        map(context, address, PAGE, both, libc::MAP_SHARED)
+            .map_err(|error| Problem::Fail(format!("{space}, reading and writing: {error}")))?;
+    }
+    Ok(())
 }
 
 fn poll(context: &Context) -> Verdict {

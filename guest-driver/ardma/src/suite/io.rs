@@ -74,7 +74,7 @@ fn accesses(context: &Context) -> Verdict {
 
 fn accesses_of<T: Word>(window: &RemoteWindow) -> Verdict {
     let size = size_of::<T>();
-    for offset in (0..32).step_by(size) {
+    for offset in (0..32_usize).step_by(size) {
         let mut expected = pattern(offset as u64, 32);
         window.write_bytes(0, &expected)?;
         let value = pattern(size as u64, size);
