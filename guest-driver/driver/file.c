@@ -80,13 +80,10 @@ static u64 ardma_page_address(struct ardma_adaptor *adaptor, unsigned long page)
 {
 	u64 address = (u64)page << PAGE_SHIFT;
 	u64 node = (address & ARDMA_ADDR_NODE_MASK) >> ARDMA_ADDR_NODE_SHIFT;
-	bool io = address & ARDMA_ADDR_IO, assurance = address & ARDMA_ADDR_ASSURANCE;
-	u64 window = io ? ARDMA_IO_WINDOW_SIZE : adaptor->window_size;
-	int bar = io ? ARDMA_BAR_IO : assurance ? ARDMA_BAR_ASSURANCE : ARDMA_BAR_ACCESS;
-	u64 part = !!(address & ARDMA_ADDR_PEEK) + (io && assurance);
+	int bar = address & ARDMA_ADDR_ASSURANCE ? ARDMA_BAR_ASSURANCE : ARDMA_BAR_ACCESS;
 
-	return pci_resource_start(adaptor->pdev, bar) +
-	       (part * adaptor->node_count + node) * window + (address & ARDMA_ADDR_OFFSET_MASK);
+	return pci_resource_start(adaptor->pdev, bar) + (node << adaptor->window_bits) +
+	       (address & ARDMA_ADDR_OFFSET_MASK);
 }
 
 /*
@@ -134,20 +131,18 @@ static int ardma_mmap(struct file *filp, struct vm_area_struct *vma)
 	u64 offset = address & ARDMA_ADDR_OFFSET_MASK;
 	u64 length = vma->vm_end - vma->vm_start;
 	bool assurance = address & ARDMA_ADDR_ASSURANCE;
-	u64 window = address & ARDMA_ADDR_IO ? ARDMA_IO_WINDOW_SIZE : adaptor->window_size;
 
 	if (READ_ONCE(adaptor->gone))
 		return -ENODEV;
 	/* A shift by PAGE_SHIFT that lost bits would be an address with reserved bits. */
 	if (address >> PAGE_SHIFT != vma->vm_pgoff ||
-	    (address & ~(ARDMA_ADDR_ASSURANCE | ARDMA_ADDR_PEEK | ARDMA_ADDR_IO |
-			 ARDMA_ADDR_NODE_MASK | ARDMA_ADDR_OFFSET_MASK)) ||
-	    ((address & ARDMA_ADDR_PEEK) && !assurance))
+	    (address & ~(ARDMA_ADDR_ASSURANCE | ARDMA_ADDR_NODE_MASK | ARDMA_ADDR_OFFSET_MASK)))
 		return -EINVAL;
 	/* VM_MAYSHARE, because a file opened read-only has no VM_SHARED. */
 	if (!(vma->vm_flags & VM_MAYSHARE) || (vma->vm_flags & VM_EXEC))
 		return -EINVAL;
-	if (node >= adaptor->node_count || length > window || offset > window - length)
+	if (node >= adaptor->node_count || length > adaptor->window_size ||
+	    offset > adaptor->window_size - length)
 		return -ENXIO;
 	if (assurance && (vma->vm_flags & VM_WRITE))
 		return -EACCES;

@@ -26,23 +26,16 @@ bool ardma_answers(struct ardma_adaptor *adaptor)
 /* Both spaces have to have a place: firmware and kernel give none to a BAR that is too large. */
 static int ardma_check_spaces(struct ardma_adaptor *adaptor, u64 space)
 {
-	const struct {
-		int number;
-		u64 size;
-	} bars[] = {
-		{ ARDMA_BAR_IO, 4ULL * adaptor->node_count * ARDMA_IO_WINDOW_SIZE },
-		{ ARDMA_BAR_ACCESS, space },
-		{ ARDMA_BAR_ASSURANCE, 2 * space },
-	};
+	static const int bars[] = { ARDMA_BAR_ACCESS, ARDMA_BAR_ASSURANCE };
 	int i;
 
 	for (i = 0; i < ARRAY_SIZE(bars); i++) {
-		const struct resource *bar = &adaptor->pdev->resource[bars[i].number];
+		const struct resource *bar = &adaptor->pdev->resource[bars[i]];
 
-		if (!bar->parent || resource_size(bar) < bars[i].size) {
+		if (!bar->parent || resource_size(bar) < space) {
 			dev_err(&adaptor->pdev->dev,
 				"no room for BAR %d (%u windows of 0x%llx bytes): give the adaptor fewer or smaller windows, the guest more physical address bits, or a port for hot-plug a pref64-reserve\n",
-				bars[i].number, adaptor->node_count, adaptor->window_size);
+				bars[i], adaptor->node_count, adaptor->window_size);
 			return -ENODEV;
 		}
 	}

@@ -40,8 +40,7 @@ fn refuse(context: &Context, what: &str, mut argument: abi::Export, errno: i32) 
     // SAFETY: where it succeeds against expectation, it is ended before the memory (which nothing refers to) goes.
     let result = unsafe { abi::call(context.adaptor.as_fd(), &mut argument) };
     if result.is_ok() {
-        let mut undo =
-            abi::Unexport { offset: argument.offset, space: argument.space, ..Default::default() };
+        let mut undo = abi::Unexport { offset: argument.offset, reserved: 0 };
         // SAFETY: UNEXPORT touches no memory of this process.
         drop(unsafe { abi::call(context.adaptor.as_fd(), &mut undo) });
     }
@@ -67,16 +66,7 @@ fn bad_exports(context: &Context) -> Verdict {
     bad("no right", &|export| export.rights = 0)?;
     bad("an unknown right", &|export| export.rights |= 1 << 31)?;
     bad("no node", &|export| export.nodes = [0; 4])?;
-    bad("an unknown space", &|export| export.space = 2)?;
-    let io = |offset, pages: u64| {
-        move |export: &mut abi::Export| {
-            (export.space, export.offset) = (abi::SPACE_IO, offset);
-            export.length = PAGE.saturating_mul(pages);
-        }
-    };
-    bad("the adaptor's own part of the I/O space", &io(0, 1))?;
-    bad("what goes beyond the I/O space", &io(0xf000, 2))?;
-    bad("the whole of the I/O space", &io(abi::OFFSET_ANY, 16))?;
+    bad("a field that is not zero", &|export| export.reserved = 1)?;
     equal("windows of this file", mine(context)?, 0)
 }
 
@@ -150,7 +140,7 @@ fn bad_fields(context: &Context) -> Verdict {
     let mut ack = abi::OverflowAck { node: 256, reserved: 0 };
     // SAFETY: as above.
     refused("OVERFLOW_ACK 256", unsafe { abi::call(device, &mut ack) }, libc::EINVAL)?;
-    let mut unexport = abi::Unexport { offset: 1, ..Default::default() };
+    let mut unexport = abi::Unexport { offset: 1, reserved: 0 };
     // SAFETY: as above.
     refused("UNEXPORT of nothing", unsafe { abi::call(device, &mut unexport) }, libc::ENOENT)?;
     let mut window = abi::Window { index: u32::MAX, ..Default::default() };
@@ -176,16 +166,8 @@ fn map(context: &Context, address: u64, length: u64, protection: i32, flags: i32
 fn bad_places(context: &Context) -> Verdict {
     let info = context.adaptor.fixed();
     let address = |node: u32, offset: u64| u64::from(node) << abi::ADDRESS_NODE_SHIFT | offset;
-    let (memory, io) = (info.window_size, abi::IO_WINDOW_SIZE);
-    for (space, bit, window) in [
-        ("access", 0, memory),
-        ("assurance", abi::ADDRESS_ASSURANCE, memory),
-        ("peek", abi::ADDRESS_PEEK, memory),
-        ("I/O", abi::ADDRESS_IO, io),
-        ("assurance of I/O", abi::ADDRESS_IO | abi::ADDRESS_ASSURANCE, io),
-        ("peek of I/O", abi::ADDRESS_IO | abi::ADDRESS_PEEK, io),
-    ] {
-        let last = window.saturating_sub(PAGE);
+    let last = info.window_size.saturating_sub(PAGE);
+    for (space, bit) in [("access", 0), ("assurance", abi::ADDRESS_ASSURANCE)] {
         let try_map =
             |address: u64, length| map(context, address | bit, length, libc::PROT_READ, libc::MAP_SHARED);
         try_map(address(info.node, last), PAGE)
@@ -196,13 +178,13 @@ fn bad_places(context: &Context) -> Verdict {
             try_map(address(info.node, last), two_pages),
             libc::ENXIO,
         )?;
-        let end = try_map(address(info.node, window), PAGE);
+        let end = try_map(address(info.node, info.window_size), PAGE);
         refused(&format!("{space}, at the window's end"), end, libc::ENXIO)?;
         if info.node_count < 256 {
             let beyond = try_map(address(info.node_count, 0), PAGE);
             refused(&format!("{space}, a node beyond the last"), beyond, libc::ENXIO)?;
         }
-        for bad in [56, 60, 62] {
+        for bad in [56, 58, 62] {
             let result = try_map(address(info.node, 0) | 1 << bad, PAGE);
             holds(result.is_err(), || format!("{space}, bit {bad} of the address set: was accepted"))?;
         }
@@ -212,27 +194,21 @@ fn bad_places(context: &Context) -> Verdict {
 
 fn bad_mappings(context: &Context) -> Verdict {
     let place = u64::from(context.adaptor.fixed().node) << abi::ADDRESS_NODE_SHIFT;
-    let [assurance, peek, io] =
-        [abi::ADDRESS_ASSURANCE, abi::ADDRESS_PEEK, abi::ADDRESS_IO].map(|space| place | space);
+    let assurance = place | abi::ADDRESS_ASSURANCE;
     let (read, both) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE);
-    let assurance_of_io = io | abi::ADDRESS_ASSURANCE;
-    for (space, address) in
-        [("assurance", assurance), ("peek", peek), ("assurance of I/O", assurance_of_io)]
-    {
-        let writing = map(context, address, PAGE, both, libc::MAP_SHARED);
-        refused(&format!("{space}, writing"), writing, libc::EACCES)?;
-    }
-    for (space, address) in [("access", place), ("assurance", assurance), ("peek", peek), ("I/O", io)] {
+    refused(
+        "writing to the assurance space",
+        map(context, assurance, PAGE, both, libc::MAP_SHARED),
+        libc::EACCES,
+    )?;
+    for (space, address) in [("access", place), ("assurance", assurance)] {
         let private = map(context, address, PAGE, read, libc::MAP_PRIVATE);
         refused(&format!("{space}, private"), private, libc::EINVAL)?;
         let executable = map(context, address, PAGE, read | libc::PROT_EXEC, libc::MAP_SHARED);
         refused(&format!("{space}, executable"), executable, libc::EINVAL)?;
     }
-    for (space, address) in [("access", place), ("I/O", io)] {
-        map(context, address, PAGE, both, libc::MAP_SHARED)
-            .map_err(|error| Problem::Fail(format!("{space}, reading and writing: {error}")))?;
-    }
-    Ok(())
+    map(context, place, PAGE, both, libc::MAP_SHARED)
+        .map_err(|error| Problem::Fail(format!("reading and writing the access space: {error}")))
 }
 
 fn poll(context: &Context) -> Verdict {
