@@ -27,7 +27,7 @@ static int ardma_space_range(struct ardma_adaptor *adaptor, u32 space, u64 *star
 		return 0;
 	case ARDMA_SPACE_IO:
 		*start = ARDMA_IO_OWN_SIZE;
-		*end = ARDMA_IO_WINDOW_SIZE;
+		*end = 1ULL << ARDMA_IO_WINDOW_BITS;
 		return 0;
 	default:
 		return -EINVAL;

@@ -162,12 +162,16 @@ impl CallKind {
             (Export(_), libc::ENOSPC) => {
                 "it overlaps another window, or no gap is large enough (see ardma info)"
             }
-            (Export(_), libc::ENOBUFS) => "more windows, or scattered pieces of memory, than the adaptor holds",
+            (Export(_), libc::ENOBUFS) => {
+                "more windows, or scattered pieces of memory, than the adaptor holds"
+            }
             (Export(_), libc::EOPNOTSUPP) => {
                 "the adaptor does not share this guest's memory: QEMU needs memory-backend-memfd,share=on (see dmesg)"
             }
             (Export(_), libc::ENXIO) => "the memory is not where the adaptor can reach it",
-            (Export(_), libc::EFAULT) => "the memory is not mapped, or not with the access that the rights need",
+            (Export(_), libc::EFAULT) => {
+                "the memory is not mapped, or not with the access that the rights need"
+            }
             (Unexport, libc::ENOENT) => "no window of this program begins there",
             (Unexport, libc::ESTALE) => "a reset of the adaptor had already removed it",
             (Map, libc::ENXIO) => "that is not inside the window of a node of this adaptor",

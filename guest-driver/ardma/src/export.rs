@@ -58,7 +58,11 @@ impl Export {
         // SAFETY: the memory is reached by volatile accesses only, and stays mapped at least as long as
         // the window: `drop` ends the window first. (Where that fails the module keeps the pages pinned.)
         unsafe { abi::call(file.as_fd(), &mut argument) }.map_err(|source| {
-            Error::call(CallKind::Export(options.space), format!("export of {} bytes", memory.length()), source)
+            Error::call(
+                CallKind::Export(options.space),
+                format!("export of {} bytes", memory.length()),
+                source,
+            )
         })?;
         let node = u8::try_from(node).unwrap_or(u8::MAX);
         let place = Place { node, space: options.space, offset: argument.offset };

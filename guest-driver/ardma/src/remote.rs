@@ -1,6 +1,6 @@
 //! Another node's memory: stores and loads, and the check that tells whether they happened.
 
-use crate::abi::{ADDRESS_ASSURANCE, ADDRESS_IO, ADDRESS_NODE_SHIFT, ADDRESS_PEEK, IO_WINDOW_SIZE, Info};
+use crate::abi::{ADDRESS_ASSURANCE, ADDRESS_IO, ADDRESS_NODE_SHIFT, ADDRESS_PEEK, Info};
 use crate::error::{CallKind, Error};
 use crate::mapping::{Mapping, PAGE};
 use crate::place::{Place, Space};
@@ -56,7 +56,7 @@ impl RemoteWindow {
     pub(crate) fn new(device: BorrowedFd<'_>, info: &Info, place: Place, length: u64) -> Result<Self, Error> {
         let (window_size, space) = match place.space {
             Space::Memory => (info.window_size, 0),
-            Space::Io => (IO_WINDOW_SIZE, ADDRESS_IO),
+            Space::Io => (info.io_window_size, ADDRESS_IO),
         };
         let outside = || Error::Outside { offset: place.offset, length, available: window_size };
         let end = place.offset.checked_add(length).filter(|&end| end <= window_size).ok_or_else(outside)?;
@@ -80,7 +80,7 @@ impl RemoteWindow {
             skew,
             access: map(address, libc::PROT_READ | libc::PROT_WRITE)?,
             assurance: map(address | ADDRESS_ASSURANCE, libc::PROT_READ)?,
-            peek: map(address | ADDRESS_PEEK, libc::PROT_READ)?,
+            peek: map(address | ADDRESS_ASSURANCE | ADDRESS_PEEK, libc::PROT_READ)?,
         })
     }
 

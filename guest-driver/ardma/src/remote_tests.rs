@@ -1,9 +1,9 @@
-//! Accesses, checks and transfers on a file in memory that has access and assurance space where the device
-//! file has them. A status word is what the test puts there; a check does not clear it.
+//! Accesses, checks and transfers on a file in memory that has the spaces where the device file has them. A status
+//! word is what the test puts there; a check does not clear it.
 
 #![allow(clippy::arithmetic_side_effects)]
 
-use crate::abi::{ADDRESS_ASSURANCE, ADDRESS_NODE_SHIFT};
+use crate::abi::{ADDRESS_ASSURANCE, ADDRESS_IO, ADDRESS_NODE_SHIFT, ADDRESS_PEEK};
 use crate::{Adaptor, Code, Direction, Error, Info, Place, Retries, Status, Transfer};
 use std::fs::File;
 use std::os::fd::FromRawFd;
@@ -24,12 +24,13 @@ pub fn fake() -> (Adaptor, File) {
         assert!(fd >= 0);
         File::from_raw_fd(fd)
     };
-    file.set_len(1 << 58).unwrap();
+    file.set_len(1 << 59).unwrap();
     let info = Info {
         node: 1,
         node_count: 16,
         window_bits: 20,
         window_size: 1 << 20,
+        io_window_size: 1 << 16,
         block_bits: 12,
         ..Info::default()
     };
@@ -88,6 +89,26 @@ fn a_check_loads_the_aligned_word_around_the_same_offset() {
     }
     set_status(&file, 0x4000, 0x8100);
     assert_eq!(window.check(0xfff).unwrap().read(), Code::NoRoute);
+}
+
+#[test]
+fn the_io_space_and_the_peek_aliases_are_mapped_where_they_are() {
+    let (adaptor, file) = fake();
+    let window = adaptor.map(Place::io(NODE, 0xe010), 0x1ff0).unwrap();
+    window.store(0x1fec, 0x1122_3344_u32).unwrap();
+    assert_eq!(bytes_at(&file, ADDRESS_IO | 0xfffc), 0x1122_3344_u32.to_ne_bytes());
+    set_status(&file, ADDRESS_IO | 0xe014, 0x82);
+    set_status(&file, ADDRESS_IO | ADDRESS_PEEK | 0xe014, 0x83);
+    assert_eq!(window.check(4).unwrap().write(), Code::NoWindow);
+    assert_eq!(window.peek(4).unwrap().write(), Code::AccessDenied);
+    let memory = adaptor.map(Place::memory(NODE, 0xe010), 8).unwrap();
+    assert_eq!(memory.check(4).unwrap(), Status::OK);
+    set_status(&file, ADDRESS_PEEK | 0xe014, 0x81);
+    assert_eq!(memory.peek(4).unwrap().write(), Code::NoRoute);
+    for (offset, length) in [(0xfffc, 8), (0x10000, 1), (0, 0x10001)] {
+        let result = adaptor.map(Place::io(NODE, offset), length);
+        assert!(matches!(result, Err(Error::Outside { .. })), "{offset:#x} {length:#x}");
+    }
 }
 
 #[test]

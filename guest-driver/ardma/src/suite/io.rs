@@ -7,14 +7,26 @@ use super::{Case, Context, IO_SCRATCH, clear, errors::codes};
 use ardma::{Code, Error, Export, ExportOptions, Memory, PAGE, Place, RemoteWindow, Space, Word, abi};
 
 pub const CASES: &[Case] = &[
-    case("an export into the I/O space is listed as one, and leaves the memory space alone", "device page", export),
+    case(
+        "an export into the I/O space is listed as one, and leaves the memory space alone",
+        "device page",
+        export,
+    ),
     case("accesses of 1, 2, 4 and 8 bytes do what they should", "No false OK", accesses),
     case("of stores to the same bytes the last one counts", "Order, exactly once", last_store_counts),
-    case("a load brings what was stored just before it, in either space", "Order, exactly once", loads_after_stores),
+    case(
+        "a load brings what was stored just before it, in either space",
+        "Order, exactly once",
+        loads_after_stores,
+    ),
     case("neighbouring stores are a transaction each", "device page", nothing_is_joined),
     case("the window's last bytes are reached, and nothing behind them", "device page", window_end),
     case("an access over the edge of what is exported is told", "No false OK", over_the_edge),
-    case("an error is not that of the same place in memory, nor the other way round", "No lost error", spaces_apart),
+    case(
+        "an error is not that of the same place in memory, nor the other way round",
+        "No lost error",
+        spaces_apart,
+    ),
     case("a peek tells an error and leaves it for the check", "No lost error", peek),
     case("a peek of memory does so too", "No lost error", peek_of_memory),
 ];
@@ -133,7 +145,7 @@ fn nothing_is_joined(context: &Context) -> Verdict {
 fn window_end(context: &Context) -> Verdict {
     let window = context.ports()?;
     let end = window.place().plus(IO_SCRATCH);
-    if end.offset != abi::IO_WINDOW_SIZE {
+    if end.offset != context.adaptor.fixed().io_window_size {
         return Err(skip("what --io names does not go up to the end of the I/O space"));
     }
     each_size!(last_bytes_of(&window))?;
@@ -172,7 +184,9 @@ fn spaces_apart(context: &Context) -> Verdict {
     let memory = context.unexported()?;
     let here = memory.place();
     memory.store(0, 1_u32)?;
-    for offset in [ports.place().offset, here.offset & abi::IO_WINDOW_SIZE.saturating_sub(PAGE)] {
+    for offset in
+        [ports.place().offset, here.offset & context.adaptor.fixed().io_window_size.saturating_sub(PAGE)]
+    {
         let window = context.adaptor.map(Place { space: Space::Io, offset, ..here }, PAGE)?;
         check_ok(&window, "the I/O space, after an error in memory", 0)?;
     }
