@@ -16,6 +16,7 @@ mod function;
 pub mod master;
 pub mod memory;
 pub mod mesh;
+pub mod messages;
 pub mod pci;
 pub mod random;
 pub mod status;
@@ -40,6 +41,7 @@ use self::memory::{Home, MemoryFault, MemoryOperation, MemoryResult, OperationId
 use self::mesh::neighbour::Refusal;
 use self::mesh::packet::{Incarnation, Packet};
 use self::mesh::{Mesh, Ticket, Timing, Wanted};
+use self::messages::{Coalescing, Message};
 use self::pci::{ConfigAction, Meaning, NodeEntry, Register, RegisterWrite, registers};
 use self::random::Random;
 use self::target::Target;
@@ -132,7 +134,8 @@ impl Adaptor {
                 let mut data = vec![0; len];
                 let register = |register| self.register(register);
                 let node = |node| self.node_entry(node);
-                registers::read(offset, &mut data, register, node, &self.function.msix);
+                let doorbells = self.master.messages().doorbells();
+                registers::read(offset, &mut data, register, node, doorbells, &self.function.msix);
                 self.completions.push_back(Completion { tag, data: data.into() });
             }
             Meaning::Nothing => self.completions.push_back(Completion::all_ones(tag, len)),
@@ -163,7 +166,8 @@ impl Adaptor {
             }
             Meaning::Registers(offset) => {
                 let written = self.function.written;
-                let list = registers::write(offset, data, |r| written.get(r), &mut self.function.msix);
+                let (doorbells, msix) = (self.master.messages_mut().doorbells_mut(), &mut self.function.msix);
+                let list = registers::write(offset, data, |r| written.get(r), doorbells, msix);
                 for write in list {
                     self.write_register(now, write);
                 }
@@ -296,6 +300,7 @@ impl Adaptor {
             let may_execute = |origin, kind: &RequestKind| mesh.may_execute(now, origin, kind.direction());
             let operation = self.master.poll_operation(may_execute);
             self.collect_answers();
+            self.tell_of_messages(now);
             let operation = operation?;
             let hosted = matches!(operation.home(), Home::Hosted(_));
             if hosted || self.function.config.bus_master_enabled() {
@@ -323,7 +328,8 @@ impl Adaptor {
 
     /// When to call [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.target.poll_timeout(), self.mesh.poll_timeout()].into_iter().flatten().min()
+        let messages = self.master.messages().poll_timeout();
+        [self.target.poll_timeout(), self.mesh.poll_timeout(), messages].into_iter().flatten().min()
     }
 
     /// Time has passed. Hand in what has arrived before, so that an answer that is already here does not count as late.
@@ -369,6 +375,13 @@ impl Adaptor {
         if self.target.poll_error_event() {
             self.function.raise(events::ERROR);
         }
+        self.tell_of_messages(now);
+    }
+
+    fn tell_of_messages(&mut self, now: Instant) {
+        for vector in self.master.messages_mut().poll_vectors(now) {
+            self.function.msix.raise(vector);
+        }
     }
 
     fn submit_requests(&mut self, now: Instant) {
@@ -402,9 +415,10 @@ impl Adaptor {
         let Settings { node, geometry, timing, .. } = self.settings;
         let counters = self.target.counters();
         let buffer = u16::try_from(self.function.written.log_select).unwrap_or(u16::MAX);
+        let messages = self.master.messages();
         match register {
             Register::Magic => u32::from_le_bytes(*b"ARDM").into(),
-            Register::Version => 1 << 16,
+            Register::Version => 1 << 16 | 1,
             Register::Status => {
                 let sharing = match self.master.sharing() {
                     Sharing::Unknown => 0b001,
@@ -433,12 +447,22 @@ impl Adaptor {
             Register::ServedWrites => self.master.served_writes(),
             Register::ServedReads => self.master.served_reads(),
             Register::Refused => self.master.refused(),
-            Register::Control | Register::OverflowAck => 0,
+            Register::MessageInfo => messages.front().map_or(0, message_info),
+            Register::MessageCount => messages.count().into(),
+            Register::MessageData => messages.front().map_or(0, |message| message.data),
+            Register::MessageNumber => messages.number().into(),
+            Register::MessageLimit => messages::LIMIT.into(),
+            Register::MessageOverflows => messages.overflows().into(),
+            Register::MessagesReceived => messages.received(),
+            Register::Control | Register::OverflowAck | Register::MessagePop => 0,
             Register::EventEnable
             | Register::CommandAddress
             | Register::CommandCookie
             | Register::Command
-            | Register::LogSelect => self.function.written.get(register),
+            | Register::LogSelect
+            | Register::MessageCoalesceCount
+            | Register::MessageCoalesceTime
+            | Register::EventVector => self.function.written.get(register),
         }
     }
 
@@ -451,6 +475,16 @@ impl Adaptor {
             Register::CommandAddress => written.command_address = write.value,
             Register::CommandCookie => written.command_cookie = low,
             Register::LogSelect => written.log_select = low,
+            Register::EventVector => self.function.set_event_vector(low),
+            Register::MessagePop => self.master.messages_mut().pop(low),
+            Register::MessageCoalesceCount => {
+                written.message_coalesce_count = low;
+                self.set_coalescing();
+            }
+            Register::MessageCoalesceTime => {
+                written.message_coalesce_time = low;
+                self.set_coalescing();
+            }
             Register::OverflowAck => {
                 if let Ok(node) = u8::try_from(low) {
                     self.target.acknowledge_overflow(NodeId(node));
@@ -471,6 +505,19 @@ impl Adaptor {
             _ => {}
         }
     }
+
+    fn set_coalescing(&mut self) {
+        let written = &self.function.written;
+        let time = Duration::from_micros(written.message_coalesce_time.into());
+        let coalescing = Coalescing { count: written.message_coalesce_count, time };
+        self.master.messages_mut().set_coalescing(coalescing);
+    }
+}
+
+/// A message as MESSAGE_INFO has it.
+fn message_info(message: Message) -> u64 {
+    let Message { source, doorbell, size, .. } = message;
+    1 << 31 | u64::from(size) << 16 | u64::from(doorbell) << 8 | u64::from(source.0)
 }
 
 /// How long the stores before a load may wait, in all; after that the load may take the whole deadline.
