@@ -1,5 +1,8 @@
 //! The state of the PCI function that no other unit keeps: configuration space, vectors, events, and the registers that hold what was written.
 
+use core::time::Duration;
+
+use super::messages::Coalescing;
 use super::pci::{ConfigSpace, Msix, Register};
 
 /// Events, as bits of EVENT and EVENT_ENABLE.
@@ -14,8 +17,10 @@ pub(super) mod event {
     pub const MEMORY: u32 = 1 << 3;
     /// The duplicate bit of STATUS changed. Bit 4 is left to the driver, which has an event of its own there.
     pub const DUPLICATE: u32 = 1 << 5;
+    /// What this node, or another one, exports has changed.
+    pub const INVENTORY: u32 = 1 << 6;
     /// All of them.
-    pub const ALL: u32 = LINK | ERROR | COMMAND | MEMORY | DUPLICATE;
+    pub const ALL: u32 = LINK | ERROR | COMMAND | MEMORY | DUPLICATE | INVENTORY;
 }
 
 /// Registers that hold what the guest wrote.
@@ -29,6 +34,7 @@ pub(super) struct Written {
     pub(super) message_coalesce_count: u32,
     pub(super) message_coalesce_time: u32,
     event_vector: u32,
+    pub(super) inventory_select: u32,
 }
 
 impl Written {
@@ -43,8 +49,15 @@ impl Written {
             Register::MessageCoalesceCount => self.message_coalesce_count.into(),
             Register::MessageCoalesceTime => self.message_coalesce_time.into(),
             Register::EventVector => self.event_vector.into(),
+            Register::InventorySelect => self.inventory_select.into(),
             _ => 0,
         }
+    }
+
+    /// What the registers on coalescing say.
+    pub(super) fn coalescing(&self) -> Coalescing {
+        let time = Duration::from_micros(self.message_coalesce_time.into());
+        Coalescing { count: self.message_coalesce_count, time }
     }
 }
 

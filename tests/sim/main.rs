@@ -14,6 +14,8 @@ mod channels;
 mod contract;
 mod flat_memory;
 mod holding;
+mod inventory;
+mod messages;
 mod network;
 mod oracle;
 mod packet_fuzz;

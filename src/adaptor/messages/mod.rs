@@ -42,6 +42,14 @@ pub struct Message {
     pub data: u64,
 }
 
+impl Message {
+    /// The message as MESSAGE_INFO has it.
+    pub fn info(self) -> u64 {
+        let Self { source, doorbell, size, .. } = self;
+        1 << 31 | u64::from(size) << 16 | u64::from(doorbell) << 8 | u64::from(source.0)
+    }
+}
+
 /// When the guest is told of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Coalescing {

@@ -136,8 +136,18 @@ registers! {
     MessageOverflows "MESSAGE_OVERFLOWS" at 0x019c, 32 bits, ReadOnly, Value(0);
     MessageCoalesceCount "MESSAGE_COALESCE_COUNT" at 0x01a0, 32 bits, ReadWrite, Value(0);
     MessageCoalesceTime "MESSAGE_COALESCE_TIME" at 0x01a4, 32 bits, ReadWrite, Value(0);
-    EventVector "EVENT_VECTOR" at 0x01d0, 32 bits, ReadWrite, Value(0);
-    MessagesReceived "MESSAGES_RECEIVED" at 0x01d8, 64 bits, ReadOnly, Value(0);
+    MessagesReceived "MESSAGES_RECEIVED" at 0x01a8, 64 bits, ReadOnly, Value(0);
+    EventVector "EVENT_VECTOR" at 0x01b0, 32 bits, ReadWrite, Value(0);
+    InventorySelect "INVENTORY_SELECT" at 0x01c0, 32 bits, ReadWrite, Value(0);
+    InventoryCount "INVENTORY_COUNT" at 0x01c4, 32 bits, ReadOnly, Value(0);
+    InventoryVersion "INVENTORY_VERSION" at 0x01c8, 32 bits, ReadOnly, Value(0);
+    InventoryKind "INVENTORY_KIND" at 0x0200, 32 bits, ReadOnly, Value(0);
+    InventoryRights "INVENTORY_RIGHTS" at 0x0204, 32 bits, ReadOnly, Value(0);
+    InventoryOffset "INVENTORY_OFFSET" at 0x0208, 64 bits, ReadOnly, Value(0);
+    InventoryLength "INVENTORY_LENGTH" at 0x0210, 64 bits, ReadOnly, Value(0);
+    InventoryName0 "INVENTORY_NAME_0" at 0x0218, 64 bits, ReadOnly, Value(0);
+    InventoryName1 "INVENTORY_NAME_1" at 0x0220, 64 bits, ReadOnly, Value(0);
+    InventoryName2 "INVENTORY_NAME_2" at 0x0228, 64 bits, ReadOnly, Value(0);
 }
 
 /// The offset behind the last register, after a check of order, overlap and alignment.
