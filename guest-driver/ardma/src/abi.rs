@@ -316,6 +316,14 @@ pub struct Message {
     pub reserved: u32,
 }
 
+impl Message {
+    /// The message that the module wrote as these bytes.
+    pub fn from_bytes(bytes: &[u8; size_of::<Self>()]) -> Self {
+        // SAFETY: as many bytes as the structure has, all of whose fields are integers.
+        unsafe { std::mem::transmute_copy(bytes) }
+    }
+}
+
 /// Number of the call that resets the adaptor; it has no argument.
 pub const RESET: libc::Ioctl = request(NONE, 0x07, 0);
 
