@@ -53,6 +53,17 @@
 #define ARDMA_REG_SERVED_WRITES		0x00a0
 #define ARDMA_REG_SERVED_READS		0x00a8
 #define ARDMA_REG_REFUSED		0x00b0
+#define ARDMA_REG_MESSAGE_INFO		0x0180
+#define ARDMA_REG_MESSAGE_COUNT		0x0184
+#define ARDMA_REG_MESSAGE_DATA		0x0188
+#define ARDMA_REG_MESSAGE_POP		0x0190
+#define ARDMA_REG_MESSAGE_NUMBER	0x0194
+#define ARDMA_REG_MESSAGE_LIMIT		0x0198
+#define ARDMA_REG_MESSAGE_OVERFLOWS	0x019c
+#define ARDMA_REG_MESSAGE_COALESCE_COUNT 0x01a0
+#define ARDMA_REG_MESSAGE_COALESCE_TIME	0x01a4
+#define ARDMA_REG_MESSAGES_RECEIVED	0x01a8
+#define ARDMA_REG_EVENT_VECTOR		0x01b0
 #define ARDMA_REG_INVENTORY_SELECT	0x01c0
 #define ARDMA_REG_INVENTORY_COUNT	0x01c4
 #define ARDMA_REG_INVENTORY_VERSION	0x01c8
@@ -80,11 +91,27 @@
 #define ARDMA_NODE_LINK_CHANGES		0x4
 #define ARDMA_NODE_INCARNATION		0x8
 
+/* MESSAGE_INFO: the oldest message. */
+#define ARDMA_INFO_VALID		(1U << 31)
+#define ARDMA_INFO_SOURCE(info)		((info) & 0xff)
+#define ARDMA_INFO_DOORBELL(info)	((info) >> 8 & 0xff)
+#define ARDMA_INFO_SIZE(info)		((info) >> 16 & 0xff)
+
+/* Doorbell table: an entry of 64 bytes for each of 64 doorbells. */
+#define ARDMA_DOORBELL_TABLE		0x3000
+#define ARDMA_DOORBELL_ENTRY_SIZE	0x40
+#define ARDMA_DOORBELLS			64
+#define ARDMA_DOORBELL_CONTROL		0x00
+#define ARDMA_DOORBELL_NODES		0x20
+#define ARDMA_DOORBELL_HOLD		(1U << 30)	/* of its control: refuse messages for now */
+#define ARDMA_DOORBELL_MASKED		(1U << 31)	/* of its control: raise no interrupt */
+
 /* MSI-X. */
 #define ARDMA_MSIX_TABLE		0x8000
 #define ARDMA_MSIX_PENDING		0x9000
 #define ARDMA_MSIX_VECTORS		16
 #define ARDMA_VECTOR_EVENTS		0
+#define ARDMA_VECTOR_MESSAGES		1
 
 /* Commands. */
 #define ARDMA_DESCRIPTOR_MAGIC		0x43445241	/* "ARDC" */

@@ -17,6 +17,7 @@ pub mod inventory;
 pub mod master;
 pub mod memory;
 pub mod mesh;
+pub mod messages;
 pub mod pci;
 pub mod random;
 pub mod status;
@@ -42,6 +43,7 @@ use self::memory::{Home, MemoryFault, MemoryOperation, MemoryResult, OperationId
 use self::mesh::neighbour::Refusal;
 use self::mesh::packet::{Incarnation, Packet};
 use self::mesh::{InventoryNews, Mesh, Ticket, Timing, Wanted};
+use self::messages::Message;
 use self::pci::{ConfigAction, Meaning, NodeEntry, Register, RegisterWrite, registers};
 use self::random::Random;
 use self::target::Target;
@@ -141,7 +143,8 @@ impl Adaptor {
                 let mut data = vec![0; len];
                 let register = |register| self.register(register);
                 let node = |node| self.node_entry(node);
-                registers::read(offset, &mut data, register, node, &self.function.msix);
+                let doorbells = self.master.messages().doorbells();
+                registers::read(offset, &mut data, register, node, doorbells, &self.function.msix);
                 self.completions.push_back(Completion { tag, data: data.into() });
             }
             Meaning::Nothing => self.completions.push_back(Completion::all_ones(tag, len)),
@@ -172,7 +175,8 @@ impl Adaptor {
             }
             Meaning::Registers(offset) => {
                 let written = self.function.written;
-                let list = registers::write(offset, data, |r| written.get(r), &mut self.function.msix);
+                let (doorbells, msix) = (self.master.messages_mut().doorbells_mut(), &mut self.function.msix);
+                let list = registers::write(offset, data, |r| written.get(r), doorbells, msix);
                 for write in list {
                     self.write_register(now, write);
                 }
@@ -305,6 +309,7 @@ impl Adaptor {
             let may_execute = |origin, kind: &RequestKind| mesh.may_execute(now, origin, kind.direction());
             let operation = self.master.poll_operation(may_execute);
             self.collect_answers();
+            self.tell_of_messages(now);
             let operation = operation?;
             let hosted = matches!(operation.home(), Home::Hosted(_));
             if hosted || self.function.config.bus_master_enabled() {
@@ -332,7 +337,8 @@ impl Adaptor {
 
     /// When to call [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.target.poll_timeout(), self.mesh.poll_timeout()].into_iter().flatten().min()
+        let messages = self.master.messages().poll_timeout();
+        [self.target.poll_timeout(), self.mesh.poll_timeout(), messages].into_iter().flatten().min()
     }
 
     /// Time has passed. Hand in what has arrived before, so that an answer that is already here does not count as late.
@@ -379,6 +385,7 @@ impl Adaptor {
             self.function.raise(events::ERROR);
         }
         self.exchange_inventories(now);
+        self.tell_of_messages(now);
     }
 
     /// Tells and learns what nodes export.
@@ -403,6 +410,12 @@ impl Adaptor {
         }
         if news {
             self.function.raise(events::INVENTORY);
+        }
+    }
+
+    fn tell_of_messages(&mut self, now: Instant) {
+        for vector in self.master.messages_mut().poll_vectors(now) {
+            self.function.msix.raise(vector);
         }
     }
 
@@ -460,6 +473,7 @@ impl Adaptor {
         let Settings { node, geometry, timing, .. } = self.settings;
         let counters = self.target.counters();
         let buffer = u16::try_from(self.function.written.log_select).unwrap_or(u16::MAX);
+        let messages = self.master.messages();
         match register {
             Register::Magic => u32::from_le_bytes(*b"ARDM").into(),
             Register::Version => 1 << 16 | 1,
@@ -491,6 +505,13 @@ impl Adaptor {
             Register::ServedWrites => self.master.served_writes(),
             Register::ServedReads => self.master.served_reads(),
             Register::Refused => self.master.refused(),
+            Register::MessageInfo => messages.front().map_or(0, Message::info),
+            Register::MessageCount => messages.count().into(),
+            Register::MessageData => messages.front().map_or(0, |message| message.data),
+            Register::MessageNumber => messages.number().into(),
+            Register::MessageLimit => messages::LIMIT.into(),
+            Register::MessageOverflows => messages.overflows().into(),
+            Register::MessagesReceived => messages.received(),
             Register::InventoryCount => u64::try_from(self.selected_inventory().0).unwrap_or(u64::MAX),
             Register::InventoryVersion => self.selected_inventory().1.into(),
             Register::InventoryKind => self.selected_entry().kind.into(),
@@ -500,12 +521,15 @@ impl Adaptor {
             Register::InventoryName0 => self.selected_entry().name.word(0),
             Register::InventoryName1 => self.selected_entry().name.word(1),
             Register::InventoryName2 => self.selected_entry().name.word(2),
-            Register::Control | Register::OverflowAck => 0,
+            Register::Control | Register::OverflowAck | Register::MessagePop => 0,
             Register::EventEnable
             | Register::CommandAddress
             | Register::CommandCookie
             | Register::Command
             | Register::LogSelect
+            | Register::MessageCoalesceCount
+            | Register::MessageCoalesceTime
+            | Register::EventVector
             | Register::InventorySelect => self.function.written.get(register),
         }
     }
@@ -519,6 +543,16 @@ impl Adaptor {
             Register::CommandAddress => written.command_address = write.value,
             Register::CommandCookie => written.command_cookie = low,
             Register::LogSelect => written.log_select = low,
+            Register::EventVector => self.function.set_event_vector(low),
+            Register::MessagePop => self.master.messages_mut().pop(low),
+            Register::MessageCoalesceCount => {
+                written.message_coalesce_count = low;
+                self.master.messages_mut().set_coalescing(written.coalescing());
+            }
+            Register::MessageCoalesceTime => {
+                written.message_coalesce_time = low;
+                self.master.messages_mut().set_coalescing(written.coalescing());
+            }
             Register::InventorySelect => written.inventory_select = low,
             Register::OverflowAck => {
                 if let Ok(node) = u8::try_from(low) {

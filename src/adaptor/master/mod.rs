@@ -1,7 +1,7 @@
 //! The responding side: executes what other nodes ask for on this node's memory.
 //!
 //! Requests wait in the master access buffer, are checked against the window table and become
-//! memory operations, which the bus side carries out. The command mailbox, by which the guest
+//! memory operations, which the bus side carries out; those to doorbells become messages. The command mailbox, by which the guest
 //! makes and removes windows, needs memory as well and takes its operations from the same names.
 //!
 //! Invariant: of each origin at most one request is under way, so that its order holds; and what
@@ -20,6 +20,7 @@ pub use window::{MAX_REQUEST, MAX_RUNS, MAX_WINDOWS, Rights, Window, WindowTable
 use super::address::Space;
 use super::channel::Origin;
 use super::memory::{Home, MemoryOperation, MemoryResult, OperationId, Segment};
+use super::messages::{self, Messages};
 use super::status::{Code, Direction};
 use super::transaction::RequestKind;
 use access_buffer::AccessBuffer;
@@ -75,6 +76,7 @@ pub struct Master {
     windows: Windows,
     buffer: AccessBuffer,
     mailbox: Mailbox,
+    messages: Messages,
     running: BTreeMap<OperationId, Running>,
     answers: VecDeque<Answer>,
     next: OperationId,
@@ -93,6 +95,7 @@ impl Master {
             windows: Windows::new(window_size),
             buffer: AccessBuffer::default(),
             mailbox: Mailbox::new(),
+            messages: Messages::default(),
             running: BTreeMap::new(),
             answers: VecDeque::new(),
             next: OperationId(0),
@@ -122,13 +125,14 @@ impl Master {
         }
     }
 
-    /// The device is reset: drops windows, commands, what was learnt about memory and the counters.
+    /// The device is reset: drops windows, commands, messages, what was learnt about memory and the counters.
     ///
     /// Returns origin and ticket of the requests that were not begun and never will be, to be
     /// answered with [`Code::Flushed`]. Those under way are not answered: their outcome is unknown.
     pub fn flush(&mut self) -> Vec<(Origin, u64)> {
         self.windows.clear();
         self.mailbox.reset();
+        self.messages.reset();
         for running in self.running.values_mut() {
             running.is_discarded = true;
         }
@@ -170,10 +174,26 @@ impl Master {
             let request = self
                 .buffer
                 .take(|request| is_idle(request.origin) && may_execute(request.origin, &request.kind))?;
+            if messages::is_own(request.at) {
+                self.serve_itself(&request);
+                continue;
+            }
             match self.resolve(&request) {
                 Ok((home, segments)) => return Some(self.execute(request, home, segments)),
                 Err(code) => self.answer(request.origin, request.ticket, code, Bytes::new()),
             }
+        }
+    }
+
+    /// Executes a request to the adaptor's own part of the I/O space.
+    fn serve_itself(&mut self, request: &Inbound) {
+        let Inbound { origin, ticket, at, kind } = request;
+        match self.messages.serve(origin.node, at.offset, kind) {
+            Ok(data) => {
+                self.count_served(kind.direction());
+                self.answer(*origin, *ticket, Code::Ok, data);
+            }
+            Err(code) => self.answer(*origin, *ticket, code, Bytes::new()),
         }
     }
 
@@ -220,6 +240,16 @@ impl Master {
     /// Whether adaptor and guest see the same memory, as far as it is known.
     pub fn sharing(&self) -> Sharing {
         self.mailbox.sharing()
+    }
+
+    /// The messages of other nodes.
+    pub const fn messages(&self) -> &Messages {
+        &self.messages
+    }
+
+    /// The messages of other nodes, to be taken or told of.
+    pub const fn messages_mut(&mut self) -> &mut Messages {
+        &mut self.messages
     }
 
     /// The windows of a space that are exported.
@@ -294,17 +324,25 @@ impl Master {
         match (purpose, result) {
             (Purpose::Command, result) => self.mailbox.step_done(result, &mut self.windows, self.next),
             (Purpose::Write { origin, ticket }, Ok(_)) => {
-                self.served_writes = self.served_writes.saturating_add(1);
+                self.count_served(Direction::Write);
                 self.answer(origin, ticket, Code::Ok, Bytes::new());
             }
             (Purpose::Read { origin, ticket, len }, Ok(data)) if data.len() == len => {
-                self.served_reads = self.served_reads.saturating_add(1);
+                self.count_served(Direction::Read);
                 self.answer(origin, ticket, Code::Ok, data);
             }
             (Purpose::Write { origin, ticket } | Purpose::Read { origin, ticket, .. }, _) => {
                 self.answer(origin, ticket, Code::TargetFault, Bytes::new());
             }
         }
+    }
+
+    fn count_served(&mut self, direction: Direction) {
+        let served = match direction {
+            Direction::Write => &mut self.served_writes,
+            Direction::Read => &mut self.served_reads,
+        };
+        *served = served.saturating_add(1);
     }
 
     fn answer(&mut self, origin: Origin, ticket: u64, code: Code, data: Bytes) {

@@ -10,6 +10,6 @@ mod region;
 pub mod registers;
 
 pub use config_space::{ConfigAction, ConfigSpace};
-pub use msix::Msix;
+pub use msix::{Msix, VECTORS};
 pub use region::{Meaning, Region};
 pub use registers::{NodeEntry, Register, RegisterWrite};
