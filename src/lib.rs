@@ -8,6 +8,8 @@ pub mod adaptor;
 pub mod certs;
 pub mod config;
 pub mod event_loop;
+pub mod hosted;
+mod mapped;
 pub mod net;
 pub mod node;
 pub mod poller;

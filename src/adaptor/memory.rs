@@ -66,6 +66,13 @@ impl MemoryOperation {
         }
     }
 
+    /// What it is about.
+    pub fn segments(&self) -> &[Segment] {
+        match self {
+            Self::Read { segments, .. } | Self::Write { segments, .. } => segments,
+        }
+    }
+
     /// Whose addresses its segments are.
     pub const fn home(&self) -> Home {
         match self {

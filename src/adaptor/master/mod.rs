@@ -111,7 +111,7 @@ impl Master {
     /// Where it cannot be made; nothing has changed then.
     pub fn host(&mut self, window: &HostedWindow) -> Result<Location, ExportError> {
         let space = window.space;
-        let offset = self.windows.get_mut(space).insert(&window.into())?;
+        let offset = self.windows.get_mut(space).host(window)?;
         Ok(Location { space, offset })
     }
 

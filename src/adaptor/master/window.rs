@@ -99,13 +99,6 @@ pub struct HostedWindow {
     pub nodes: NodeSet,
 }
 
-impl From<&HostedWindow> for Export {
-    fn from(window: &HostedWindow) -> Self {
-        let HostedWindow { device, offset, len, rights, nodes, .. } = *window;
-        Self { offset, len, rights, nodes, home: Home::Hosted(device), runs: vec![Run { address: 0, len }] }
-    }
-}
-
 /// Why a window was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportError {
@@ -199,6 +192,19 @@ impl WindowTable {
         Self { windows: BTreeMap::new(), runs: 0, low, size }
     }
 
+    /// The empty table of a space, for a node whose window of the memory space has `window_size` bytes.
+    pub const fn of(space: Space, window_size: u64) -> Self {
+        match space {
+            Space::Memory => Self::new(window_size),
+            Space::Io => Self::above(IO_OWN_SIZE, IO_WINDOW_SIZE),
+        }
+    }
+
+    /// The offsets, in bytes, that can be in a window.
+    pub const fn offsets(&self) -> core::ops::Range<u64> {
+        self.low..self.size
+    }
+
     /// The size of the offset space in bytes.
     pub const fn size(&self) -> u64 {
         self.size
@@ -241,6 +247,16 @@ impl WindowTable {
         let window = Window { len, rights, nodes, home, runs };
         self.windows.insert(offset, window);
         Ok(offset)
+    }
+
+    /// Makes a window for a hosted device, as [`Self::insert`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn host(&mut self, window: &HostedWindow) -> Result<u64, ExportError> {
+        let HostedWindow { device, offset, len, rights, nodes, .. } = *window;
+        let runs = vec![Run { address: 0, len }];
+        self.insert(&Export { offset, len, rights, nodes, home: Home::Hosted(device), runs })
     }
 
     /// Removes the guest's window that begins at exactly this offset and returns it, if there is one.
@@ -343,7 +359,7 @@ pub(super) struct Windows {
 impl Windows {
     /// No windows; the node's window of the access space has `size` bytes.
     pub(super) const fn new(size: u64) -> Self {
-        Self { memory: WindowTable::new(size), io: WindowTable::above(IO_OWN_SIZE, IO_WINDOW_SIZE) }
+        Self { memory: WindowTable::of(Space::Memory, size), io: WindowTable::of(Space::Io, size) }
     }
 
     pub(super) const fn get(&self, space: Space) -> &WindowTable {

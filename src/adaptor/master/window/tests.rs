@@ -146,15 +146,11 @@ fn a_hosted_window_counts_as_one_run_and_only_the_guests_are_removed() {
         rights: READ_WRITE,
         nodes: NodeSet::ALL,
     };
-    assert_eq!(table.insert(&(&window(None, 0x2000)).into()), Ok(0x1000));
+    assert_eq!(table.host(&window(None, 0x2000)), Ok(0x1000));
     assert_eq!(table.insert(&export(Some(0x3000), &[(0, 0x1000)])), Ok(0x3000));
-    assert_eq!(table.insert(&(&window(Some(0x3000), 0x1000)).into()), Err(ExportError::NoSpace));
+    assert_eq!(table.host(&window(Some(0x3000), 0x1000)), Err(ExportError::NoSpace));
     for (offset, len) in [(None, 0), (None, 0x800), (Some(0), 0x1000), (Some(0xf000), 0x2000)] {
-        assert_eq!(
-            table.insert(&(&window(offset, len)).into()),
-            Err(ExportError::BadArgument),
-            "{offset:x?}"
-        );
+        assert_eq!(table.host(&window(offset, len)), Err(ExportError::BadArgument), "{offset:x?}");
     }
     let home = Home::Hosted(DeviceId(3));
     let found = table.resolve(NODE, Direction::Write, 0x2ff8, 8);
