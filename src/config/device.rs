@@ -12,12 +12,11 @@ use super::ConfigError;
 use super::raw::Text;
 use super::units::{format_size, parse_size};
 use crate::adaptor::address::{Geometry, NodeId, NodeSet, Space};
+use crate::adaptor::inventory::Name;
 use crate::adaptor::master::{ExportError, GRAIN, HostedWindow, MAX_WINDOWS, Rights, WindowTable};
 use crate::adaptor::memory::{DeviceId, Home};
 use crate::hosted::{Description, Kind};
 
-/// The longest name in bytes.
-const MAX_NAME: usize = 32;
 /// How large a scratchpad is if nothing is said, in bytes: with its aliases it fits into one window of the least length.
 const SCRATCHPAD_SIZE: u64 = 1024;
 /// What a scratchpad's size is a multiple of, in bytes.
@@ -305,10 +304,11 @@ fn place(table: &mut WindowTable, device: &Description, others: &[Description]) 
 fn describe(raw: &RawDevice, device: DeviceId, geometry: Geometry) -> Result<Description, DeviceError> {
     let Text(name) = raw.name.as_ref().ok_or(DeviceError::Missing("name"))?;
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    if !(1..=MAX_NAME).contains(&name.len()) || !name.bytes().all(letter) {
-        let expected = "a name of 1 to 32 letters, digits, '-', '_' and '.'";
-        return Err(DeviceError::Malformed { key: "name", text: name.clone(), expected });
-    }
+    let announced = Name::new(name).filter(|_| !name.is_empty() && name.bytes().all(letter));
+    let announced = announced.ok_or_else(|| {
+        let expected = "a name of 1 to 24 letters, digits, '-', '_' and '.'";
+        DeviceError::Malformed { key: "name", text: name.clone(), expected }
+    })?;
     let kind = kind(raw)?;
     let size = size(raw.size.as_ref(), &kind)?;
     let space = kind.space();
@@ -329,6 +329,7 @@ fn describe(raw: &RawDevice, device: DeviceId, geometry: Geometry) -> Result<Des
         len,
         rights: rights(raw.rights.as_ref())?,
         nodes: nodes(&raw.nodes, geometry)?,
+        name: announced,
     };
     Ok(Description { name: name.clone(), kind, size, window })
 }

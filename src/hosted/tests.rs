@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::adaptor::address::NodeSet;
+use crate::adaptor::inventory::Name;
 use crate::adaptor::master::Rights;
 use crate::adaptor::memory::{Home, OperationId, Segment};
 use std::fs;
@@ -18,6 +19,7 @@ fn description(name: &str, file: Option<&Path>, size: u64, write: bool) -> Descr
         len: size,
         rights,
         nodes: NodeSet::ALL,
+        name: Name::default(),
     };
     let kind = Kind::Memory { file: file.map(Path::to_owned) };
     Description { name: name.to_owned(), kind, size, window }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use assured_rdma::adaptor::Region;
 use assured_rdma::adaptor::address::{IO_OWN_SIZE, IO_WINDOW_SIZE, Location, NodeId, Space};
+use assured_rdma::adaptor::inventory::Kind;
 use assured_rdma::adaptor::master::Rights;
 use assured_rdma::adaptor::status::{Class, Code};
 
@@ -155,6 +156,11 @@ fn an_io_device_is_reached_in_the_io_space_behind_the_adaptors_own_part() {
     assert_eq!(world.load(A, Region::Io, part + offset, 4)[..], [0; 4], "the check");
     assert_eq!(world.device(B)[..8], [0, 0, 0, 0, 1, 2, 3, 4]);
     assert_eq!(world.load(A, Region::Io, offset + 4, 2)[..], [1, 2]);
+    // A's guest can find it.
+    world.set_register(A, 0x1c0, 2 << 8 | u32::from(B.0));
+    assert!(world.run_until(DEADLINE, |world| world.register(A, 0x208) == IO_OWN_SIZE));
+    assert_eq!(world.register(A, 0x200), 0b1011 << 32 | Kind::IoDevice as u64);
+    assert_eq!(world.register(A, 0x218), u64::from_le_bytes(*b"device\0\0"));
     // The memory space has nothing at the same offset.
     world.unexport(B);
     assert_eq!(world.read(A, B, at.offset + 4, 4)[..], [0xff; 4]);

@@ -15,6 +15,7 @@ mod contract;
 mod flat_memory;
 mod holding;
 mod hosted;
+mod inventory;
 mod network;
 mod oracle;
 mod packet_fuzz;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use assured_rdma::adaptor::address::{Geometry, Location, NodeId, NodeSet, Place, Space};
+use assured_rdma::adaptor::inventory::Name;
 use assured_rdma::adaptor::master::{HostedWindow, Rights};
 use assured_rdma::adaptor::memory::{DeviceId, Home, MemoryFault, MemoryOperation, Segment};
 use assured_rdma::adaptor::mesh::Timing;
@@ -191,7 +192,8 @@ impl World {
         let node = self.nodes.get_mut(&at).unwrap();
         let device = DeviceId(node.devices.len() as u16);
         node.devices.push(vec![0; len as usize]);
-        let window = HostedWindow { device, space, offset: None, len, rights, nodes: NodeSet::ALL };
+        let (nodes, name) = (NodeSet::ALL, Name::new("device").unwrap());
+        let window = HostedWindow { device, space, offset: None, len, rights, nodes, name };
         node.adaptor.host(&window).unwrap()
     }
 

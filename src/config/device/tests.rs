@@ -35,6 +35,7 @@ fn a_device_needs_its_kind_name_and_size_only() {
         len: 1 << 20,
         rights: Rights { read: true, write: true },
         nodes: NodeSet::ALL,
+        name: Name::new("m").unwrap(),
     };
     assert_eq!(m.window, window);
     assert_eq!((&s.kind, s.size), (&Kind::Scratchpad, 1024));
@@ -85,10 +86,14 @@ fn each_bad_value_names_device_and_key() {
             "device 'a': kind: 'disk' is not a kind of device: memory or scratchpad",
         ),
         (memory("a", good) + "[[device]]\nkind = 'memory'", "device number 2: name: missing"),
-        (memory("", good), "device '': name: '' is not a name of 1 to 32 letters, digits, '-', '_' and '.'"),
+        (memory("", good), "device '': name: '' is not a name of 1 to 24 letters, digits, '-', '_' and '.'"),
         (
             memory("a b", good),
-            "device 'a b': name: 'a b' is not a name of 1 to 32 letters, digits, '-', '_' and '.'",
+            "device 'a b': name: 'a b' is not a name of 1 to 24 letters, digits, '-', '_' and '.'",
+        ),
+        (
+            memory(&"a".repeat(25), good),
+            "device 'aaaaaaaaaaaaaaaaaaaaaaaaa': name: 'aaaaaaaaaaaaaaaaaaaaaaaaa' is not a name of 1 to 24 letters, digits, '-', '_' and '.'",
         ),
         (twice, "device 'a': name: two devices have it"),
         (memory("a", ""), "device 'a': size: missing"),

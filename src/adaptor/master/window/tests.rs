@@ -16,7 +16,15 @@ fn nodes(ids: &[u8]) -> NodeSet {
 fn export(offset: Option<u64>, runs: &[(u64, u64)]) -> Export {
     let runs: Vec<Run> = runs.iter().map(|&(address, len)| Run { address, len }).collect();
     let len = runs.iter().fold(0u64, |sum, run| sum.wrapping_add(run.len));
-    Export { offset, len, rights: READ_WRITE, nodes: nodes(&[2]), home: Home::Guest, runs }
+    Export {
+        offset,
+        len,
+        rights: READ_WRITE,
+        nodes: nodes(&[2]),
+        home: Home::Guest,
+        name: Name::default(),
+        runs,
+    }
 }
 
 fn segment(address: u64, len: usize) -> Segment {
@@ -145,6 +153,7 @@ fn a_hosted_window_counts_as_one_run_and_only_the_guests_are_removed() {
         len,
         rights: READ_WRITE,
         nodes: NodeSet::ALL,
+        name: Name::default(),
     };
     assert_eq!(table.host(&window(None, 0x2000)), Ok(0x1000));
     assert_eq!(table.insert(&export(Some(0x3000), &[(0, 0x1000)])), Ok(0x3000));
