@@ -7,7 +7,7 @@ use bytes::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationId(pub u64);
 
-/// Names a hosted device; its place in the list that the adaptor was configured with.
+/// Names a device that the adaptor's process hosts. Names are the shell's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId(pub u16);
 
@@ -63,6 +63,13 @@ impl MemoryOperation {
     pub const fn id(&self) -> OperationId {
         match self {
             Self::Read { id, .. } | Self::Write { id, .. } => *id,
+        }
+    }
+
+    /// What it is about.
+    pub fn segments(&self) -> &[Segment] {
+        match self {
+            Self::Read { segments, .. } | Self::Write { segments, .. } => segments,
         }
     }
 

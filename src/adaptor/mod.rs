@@ -34,11 +34,11 @@ pub use time::Instant;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use self::address::{BLOCK_SIZE, Geometry, NodeId, NodeSet};
+use self::address::{BLOCK_SIZE, Geometry, Location, NodeId, NodeSet};
 use self::channel::Channel;
 use self::function::{Function, event as events};
 use self::inventory::{Entry, Inventory, Name};
-use self::master::{CommandStatus, Master, Sharing};
+use self::master::{CommandStatus, ExportError, HostedWindow, Master, Sharing};
 use self::memory::{Home, MemoryFault, MemoryOperation, MemoryResult, OperationId};
 use self::mesh::neighbour::Refusal;
 use self::mesh::packet::{Incarnation, Packet};
@@ -117,6 +117,16 @@ impl Adaptor {
             events: VecDeque::new(),
             random,
         }
+    }
+
+    /// Makes a window for a device that the shell hosts, before the first input. It is there with or without a guest, whatever
+    /// that guest's COMMAND register says, and the guest can't remove it. Operations with its [`Home::Hosted`] are the
+    /// device's.
+    ///
+    /// # Errors
+    /// Where it cannot be made; nothing has changed then.
+    pub fn host(&mut self, window: &HostedWindow) -> Result<Location, ExportError> {
+        self.master.host(window)
     }
 
     /// This life of the node.
@@ -205,8 +215,8 @@ impl Adaptor {
         self.run(now);
     }
 
-    /// The function is reset, by the machine or because its guest came or went. Windows are gone when this returns, and the
-    /// node is another incarnation.
+    /// The function is reset, by the machine or because its guest came or went. The guest's windows are gone when this
+    /// returns, those of hosted devices stay; and the node is another incarnation.
     pub fn handle_reset(&mut self, now: Instant) {
         self.function.reset();
         self.begin_new_life(now);

@@ -3,6 +3,7 @@
 use super::Node;
 use crate::adaptor::Instant;
 use crate::adaptor::event::Event;
+use crate::adaptor::memory::{Home, MemoryFault};
 use crate::adaptor::mesh::framing::Frame;
 use crate::adaptor::mesh::neighbour::{LinkId, Refusal};
 use crate::adaptor::mesh::packet::Body;
@@ -33,7 +34,7 @@ impl Node {
                 LinkEvent::Duplicate(false) => self.adaptor.handle_admitted(),
             }
             self.follow_paths(now);
-            // The queue of requests to this guest's memory is short.
+            // The queue of requests to this node is short.
             self.execute();
         }
         progress
@@ -64,11 +65,15 @@ impl Node {
             let mut progress = self.execute();
             while let Some(completion) = self.adaptor.poll_completion() {
                 progress = true;
-                self.bus.complete(&completion);
+                if let Some(bus) = &mut self.bus {
+                    bus.complete(&completion);
+                }
             }
             while let Some(vector) = self.adaptor.poll_interrupt() {
                 progress = true;
-                self.bus.signal(vector);
+                if let Some(bus) = &self.bus {
+                    bus.signal(vector);
+                }
             }
             while let Some(event) = self.adaptor.poll_event() {
                 progress = true;
@@ -89,8 +94,8 @@ impl Node {
         any
     }
 
-    /// Executes the core's operations on guest memory, as many as others may be kept waiting for. Returns whether there
-    /// were any.
+    /// Executes the core's operations, each where it belongs, and as many as others may be kept waiting for. Returns whether
+    /// there were any.
     fn execute(&mut self) -> bool {
         let mut progress = false;
         for _ in 0..OPERATIONS_AT_ONCE {
@@ -98,7 +103,11 @@ impl Node {
             let now = self.clock.now();
             let Some(operation) = self.adaptor.poll_memory(now) else { return progress };
             progress = true;
-            let result = self.bus.execute(&operation);
+            let result = match (operation.home(), &self.bus) {
+                (Home::Hosted(device), _) => self.devices.execute(device, &operation),
+                (Home::Guest | Home::Bus, Some(bus)) => bus.execute(&operation),
+                (Home::Guest | Home::Bus, None) => Err(MemoryFault::Unmapped),
+            };
             self.adaptor.handle_memory_done(now, operation.id(), result);
         }
         progress

@@ -3,7 +3,7 @@
 use super::*;
 use crate::adaptor::memory::{Home, OperationId};
 use proptest::prelude::*;
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 
 fn memfd(len: u64, seals: i32) -> File {

@@ -10,6 +10,7 @@ use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
 use super::node::PATIENCE;
 
 const REGISTERS: u32 = 0;
+const IO: u32 = 1;
 const ACCESS: u32 = 2;
 const ASSURANCE: u32 = 4;
 const CONFIG: u32 = 7;
@@ -27,6 +28,10 @@ const NODE_TABLE: u64 = 0x1000;
 
 /// The window size that nodes have by default.
 const WINDOW: u64 = 256 << 20;
+/// The size of a node's window of the I/O space.
+const IO_WINDOW: u64 = 64 << 10;
+/// The size of each part of the region for I/O, with 16 nodes.
+const IO_PART: u64 = 16 * IO_WINDOW;
 /// How much memory a guest has, from address 0.
 const MEMORY: u64 = 1 << 20;
 const DESCRIPTOR: u64 = 0x1000;
@@ -168,6 +173,25 @@ impl Guest {
     pub fn check(&mut self, node: u8, offset: u64) -> u32 {
         let mut word = [0; 4];
         self.client.region_read(ASSURANCE, WINDOW * u64::from(node) + offset, &mut word).unwrap();
+        u32::from_le_bytes(word)
+    }
+
+    /// Stores into a node's window of the I/O space.
+    pub fn store_io(&mut self, node: u8, offset: u64, data: &[u8]) {
+        self.client.region_write(IO, IO_WINDOW * u64::from(node) + offset, data).unwrap();
+    }
+
+    /// Loads from a node's window of the I/O space.
+    pub fn load_io<const N: usize>(&mut self, node: u8, offset: u64) -> [u8; N] {
+        let mut data = [0; N];
+        self.client.region_read(IO, IO_WINDOW * u64::from(node) + offset, &mut data).unwrap();
+        data
+    }
+
+    /// Checks a block of a node's window of the I/O space.
+    pub fn check_io(&mut self, node: u8, offset: u64) -> u32 {
+        let mut word = [0; 4];
+        self.client.region_read(IO, IO_PART + IO_WINDOW * u64::from(node) + offset, &mut word).unwrap();
         u32::from_le_bytes(word)
     }
 

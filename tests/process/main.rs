@@ -5,6 +5,7 @@
 
 mod chaos;
 mod guest;
+mod hosted;
 mod hostile;
 mod judge;
 mod links;

@@ -14,6 +14,7 @@ mod channels;
 mod contract;
 mod flat_memory;
 mod holding;
+mod hosted;
 mod inventory;
 mod messages;
 mod network;

@@ -15,9 +15,11 @@ mod window;
 pub use access_buffer::{Full, Inbound, MAX_BYTES, MAX_REQUESTS};
 pub use command::{CommandStatus, Finished, MemoryView, Sharing};
 use window::Windows;
-pub use window::{MAX_REQUEST, MAX_RUNS, MAX_WINDOWS, Rights, Window, WindowTable};
+pub use window::{
+    ExportError, GRAIN, HostedWindow, MAX_REQUEST, MAX_RUNS, MAX_WINDOWS, Rights, Window, WindowTable,
+};
 
-use super::address::Space;
+use super::address::{Location, Space};
 use super::channel::Origin;
 use super::memory::{Home, MemoryOperation, MemoryResult, OperationId, Segment};
 use super::messages::{self, Messages};
@@ -106,6 +108,16 @@ impl Master {
         }
     }
 
+    /// Makes a window for a hosted device. It stays until the process ends: neither a reset nor the guest removes it.
+    ///
+    /// # Errors
+    /// Where it cannot be made; nothing has changed then.
+    pub fn host(&mut self, window: &HostedWindow) -> Result<Location, ExportError> {
+        let space = window.space;
+        let offset = self.windows.get_mut(space).host(window)?;
+        Ok(Location { space, offset })
+    }
+
     /// Takes in a request of another node.
     ///
     /// # Errors
@@ -125,7 +137,7 @@ impl Master {
         }
     }
 
-    /// The device is reset: drops windows, commands, messages, what was learnt about memory and the counters.
+    /// The function is reset: drops the guest's windows, commands, messages, what was learnt about memory and the counters.
     ///
     /// Returns origin and ticket of the requests that were not begun and never will be, to be
     /// answered with [`Code::Flushed`]. Those under way are not answered: their outcome is unknown.
