@@ -85,6 +85,11 @@ impl Header {
         })
     }
 
+    /// The header of a command whose body has `body` bytes.
+    pub fn command(id: u16, command: u16, body: usize) -> Self {
+        Self { flags: 0, ..Self::reply(id, command, body) }
+    }
+
     /// The header of a successful reply whose body has `body` bytes.
     pub fn reply(id: u16, command: u16, body: usize) -> Self {
         let size = u32::try_from(HEADER_SIZE.saturating_add(body)).unwrap_or(u32::MAX);
@@ -113,6 +118,11 @@ impl Header {
             Self::REPLY => Kind::Reply,
             _ => Kind::Invalid,
         }
+    }
+
+    /// Whether a reply says that the command has failed.
+    pub const fn is_error(&self) -> bool {
+        self.flags & Self::ERROR != 0
     }
 
     /// Whether the sender of the command waits for no reply.
@@ -249,6 +259,14 @@ bodies! {
         /// Bytes of data.
         count: u32,
     }
+
+    /// DMA_READ and DMA_WRITE, and their replies, before the data.
+    DmaAccess {
+        /// The first byte's address on the bus of the function.
+        address: u64,
+        /// Bytes of data.
+        count: u64,
+    }
 }
 
 /// Why a client's version is not accepted.
@@ -371,6 +389,21 @@ mod tests {
         access.emit(&mut out);
         assert_eq!(out, bytes);
         assert_eq!(RegionAccess::SIZE, ACCESS_SIZE);
+    }
+
+    #[test]
+    fn dma_command_golden_bytes() {
+        let bytes = [
+            7, 0, 11, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0xfe, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0,
+            0, 0,
+        ];
+        let access = DmaAccess { address: 0xfe00_0020, count: 4 };
+        let mut out = Vec::new();
+        Header::command(7, Command::DmaRead as u16, DmaAccess::SIZE).emit(&mut out);
+        access.emit(&mut out);
+        assert_eq!(out, bytes);
+        assert_eq!(Header::parse(&bytes).unwrap().kind(), Kind::Command);
+        assert_eq!(DmaAccess::parse(&bytes[HEADER_SIZE..]), Some(access));
     }
 
     #[test]

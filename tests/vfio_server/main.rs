@@ -5,6 +5,7 @@
 
 mod client;
 mod descriptors;
+mod dma;
 mod hostile;
 mod path;
 
