@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use arbitrary::Arbitrary;
-use assured_rdma::adaptor::memory::{MemoryOperation, OperationId, Segment};
+use assured_rdma::adaptor::memory::{Home, MemoryOperation, OperationId, Segment};
 use assured_rdma::vfio::message::{
     DeviceInfo, DmaMap, DmaUnmap, HEADER_SIZE, Header, IrqInfo, Kind, RegionAccess, RegionInfo, SetIrqs,
 };
@@ -332,9 +332,9 @@ fuzz_target!(|steps: Vec<Step>| {
                     let segments = vec![Segment { address, len: (*len).into() }];
                     let id = OperationId(0);
                     let operation = if *write {
-                        MemoryOperation::Write { id, segments, data: vec![1; (*len).into()].into() }
+                        MemoryOperation::Write { id, home: Home::Guest, segments, data: vec![1; (*len).into()].into() }
                     } else {
-                        MemoryOperation::Read { id, segments }
+                        MemoryOperation::Read { id, home: Home::Guest, segments }
                     };
                     let _ = talk.memory.execute(&operation);
                 }

@@ -1,4 +1,5 @@
-//! Requests of the adaptor to the memory of its bus.
+//! Requests of the adaptor to what stands behind its windows: memory of its bus, other devices there, and devices that the
+//! adaptor's process hosts itself.
 
 use bytes::Bytes;
 
@@ -6,16 +7,32 @@ use bytes::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationId(pub u64);
 
-/// A run of bytes in the bus's address space.
+/// Names a hosted device; its place in the list that the adaptor was configured with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceId(pub u16);
+
+/// Where the addresses of an operation mean something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Home {
+    /// The guest's memory, which is shared with the adaptor.
+    Guest,
+    /// The guest's bus, where any device may answer. Each access is carried out at once and as a whole, or by none of its
+    /// bytes as far as the device allows.
+    Bus,
+    /// A device that is hosted here; addresses are bytes from its beginning.
+    Hosted(DeviceId),
+}
+
+/// A run of bytes in the address space of a [`Home`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Segment {
-    /// Where it begins (a guest-physical address where there is no IOMMU).
+    /// Where it begins (in the guest's memory a guest-physical address, where there is no IOMMU).
     pub address: u64,
     /// Its length in bytes.
     pub len: usize,
 }
 
-/// What is to be done to guest memory. An operation is executed whole or not at all: every
+/// What is to be done. In memory an operation is executed whole or not at all: every
 /// segment is checked before the first byte is copied.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MemoryOperation {
@@ -23,6 +40,8 @@ pub enum MemoryOperation {
     Read {
         /// Its name.
         id: OperationId,
+        /// Whose addresses the segments are.
+        home: Home,
         /// From where.
         segments: Vec<Segment>,
     },
@@ -30,6 +49,8 @@ pub enum MemoryOperation {
     Write {
         /// Its name.
         id: OperationId,
+        /// Whose addresses the segments are.
+        home: Home,
         /// To where.
         segments: Vec<Segment>,
         /// The bytes.
@@ -44,6 +65,13 @@ impl MemoryOperation {
             Self::Read { id, .. } | Self::Write { id, .. } => *id,
         }
     }
+
+    /// Whose addresses its segments are.
+    pub const fn home(&self) -> Home {
+        match self {
+            Self::Read { home, .. } | Self::Write { home, .. } => *home,
+        }
+    }
 }
 
 /// Why a memory operation was not executed.
@@ -55,6 +83,8 @@ pub enum MemoryFault {
     ReadOnly,
     /// The memory there is not the guest's: QEMU runs without shared memory.
     NotShared,
+    /// What answers there refused it.
+    Refused,
 }
 
 /// How a memory operation ended: the bytes read (empty for a write), or why it was not executed.

@@ -35,7 +35,7 @@ use self::address::{BLOCK_SIZE, Geometry, NodeId, NodeSet};
 use self::channel::Channel;
 use self::function::{Function, event as events};
 use self::master::{CommandStatus, Master, Sharing};
-use self::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId};
+use self::memory::{Home, MemoryFault, MemoryOperation, MemoryResult, OperationId};
 use self::mesh::neighbour::Refusal;
 use self::mesh::packet::{Incarnation, Packet};
 use self::mesh::{Mesh, Ticket, Timing, Wanted};
@@ -307,7 +307,8 @@ impl Adaptor {
             let operation = self.master.poll_operation(may_execute);
             self.collect_answers();
             let operation = operation?;
-            if self.function.config.bus_master_enabled() {
+            let hosted = matches!(operation.home(), Home::Hosted(_));
+            if hosted || self.function.config.bus_master_enabled() {
                 return Some(operation);
             }
             // A function that may not be bus master reaches no memory.

@@ -1,7 +1,7 @@
 #![allow(clippy::arithmetic_side_effects)]
 
 use super::*;
-use crate::adaptor::memory::OperationId;
+use crate::adaptor::memory::{Home, OperationId};
 use proptest::prelude::*;
 use std::os::fd::FromRawFd;
 use std::os::unix::fs::FileExt;
@@ -75,12 +75,17 @@ fn segments(list: &[(u64, usize)]) -> Vec<Segment> {
 }
 
 fn read(memory: &GuestMemory, list: &[(u64, usize)]) -> MemoryResult {
-    memory.execute(&MemoryOperation::Read { id: OperationId(1), segments: segments(list) })
+    memory.execute(&MemoryOperation::Read { id: OperationId(1), home: Home::Guest, segments: segments(list) })
 }
 
 fn write(memory: &GuestMemory, list: &[(u64, usize)], data: &[u8]) -> MemoryResult {
     let data = Bytes::copy_from_slice(data);
-    memory.execute(&MemoryOperation::Write { id: OperationId(1), segments: segments(list), data })
+    memory.execute(&MemoryOperation::Write {
+        id: OperationId(1),
+        home: Home::Guest,
+        segments: segments(list),
+        data,
+    })
 }
 
 fn file_bytes(file: &File, offset: u64, len: usize) -> Vec<u8> {

@@ -127,7 +127,9 @@ impl Node {
             self.adaptor.handle_store(local, region, offset, data).expect("registers are never busy");
         }
         while let Some(operation) = self.adaptor.poll_memory(local) {
-            let MemoryOperation::Read { id, segments } = operation else { panic!("an export only reads") };
+            let MemoryOperation::Read { id, segments, .. } = operation else {
+                panic!("an export only reads")
+            };
             let bytes = segments.iter().flat_map(|segment| guest::command_memory(segment, self.exported));
             let data = bytes.collect();
             self.adaptor.handle_memory_done(local, id, Ok(data));

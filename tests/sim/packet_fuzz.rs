@@ -112,7 +112,7 @@ impl Attack {
             operations += 1;
             assert!(operations < 2000);
             let (id, result) = match operation {
-                MemoryOperation::Read { id, segments } => {
+                MemoryOperation::Read { id, segments, .. } => {
                     (id, Ok(Bytes::from(vec![1; segments.iter().map(|s| s.len).sum()])))
                 }
                 MemoryOperation::Write { id, .. } => {

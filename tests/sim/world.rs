@@ -408,8 +408,8 @@ impl World {
         let node = self.nodes.get_mut(&id).unwrap();
         while let Some(operation) = node.adaptor.poll_memory(now) {
             let (id_of, result) = match operation {
-                MemoryOperation::Read { id, segments } => (id, collect(&node.memory, &segments)),
-                MemoryOperation::Write { id: operation, segments, data } => {
+                MemoryOperation::Read { id, segments, .. } => (id, collect(&node.memory, &segments)),
+                MemoryOperation::Write { id: operation, segments, data, .. } => {
                     for segment in &segments {
                         if let Some(offset) = segment.address.checked_sub(EXPORTED) {
                             self.executions.push(Execution { node: id, offset, data: data.clone() });

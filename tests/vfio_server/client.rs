@@ -42,6 +42,7 @@ fn guest_memory_is_reached_through_its_file() {
     });
     let write = |address| MemoryOperation::Write {
         id: OperationId(0),
+        home: Home::Guest,
         segments: vec![Segment { address, len: 3 }],
         data: bytes::Bytes::from_static(b"abc"),
     };

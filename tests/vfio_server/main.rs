@@ -9,7 +9,7 @@ mod dma;
 mod hostile;
 mod path;
 
-use assured_rdma::adaptor::memory::{MemoryOperation, OperationId, Segment};
+use assured_rdma::adaptor::memory::{Home, MemoryOperation, OperationId, Segment};
 use assured_rdma::vfio::message::{
     DmaMap, DmaUnmap, HEADER_SIZE, Header, IrqInfo, MAX_MESSAGE, MAX_TRANSFER, RegionAccess, RegionInfo,
     SetIrqs,

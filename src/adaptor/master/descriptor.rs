@@ -6,7 +6,7 @@
 use super::command::CommandStatus;
 use super::window::{Export, GRAIN, Rights, Run, WindowTable};
 use crate::adaptor::address::NodeSet;
-use crate::adaptor::memory::Segment;
+use crate::adaptor::memory::{Home, Segment};
 
 /// The size, and the alignment, of a command descriptor in bytes.
 pub const DESCRIPTOR_SIZE: usize = 128;
@@ -64,7 +64,7 @@ impl<'a> Descriptor<'a> {
             return Err(CommandStatus::TooMany);
         }
         let nodes = NodeSet::from_words([0x40, 0x48, 0x50, 0x58].map(|at| self.u64_at(at)));
-        let export = Export { offset, len, rights, nodes, runs: Vec::new() };
+        let export = Export { offset, len, rights, nodes, home: Home::Guest, runs: Vec::new() };
         Ok(Listing { export, missing, next })
     }
 }

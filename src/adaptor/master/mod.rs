@@ -17,7 +17,7 @@ pub use command::{CommandStatus, Finished, MemoryView, Sharing};
 pub use window::{MAX_REQUEST, MAX_RUNS, MAX_WINDOWS, Rights, Window, WindowTable};
 
 use super::channel::Origin;
-use super::memory::{MemoryOperation, MemoryResult, OperationId, Segment};
+use super::memory::{Home, MemoryOperation, MemoryResult, OperationId, Segment};
 use super::status::{Code, Direction};
 use super::transaction::RequestKind;
 use access_buffer::AccessBuffer;
@@ -148,8 +148,10 @@ impl Master {
             self.command_was_last = true;
             let id = self.begin(Purpose::Command);
             return Some(match step {
-                Step::Read(segments) => MemoryOperation::Read { id, segments },
-                Step::Write(segment, data) => MemoryOperation::Write { id, segments: vec![segment], data },
+                Step::Read(segments) => MemoryOperation::Read { id, home: Home::Guest, segments },
+                Step::Write(segment, data) => {
+                    MemoryOperation::Write { id, home: Home::Guest, segments: vec![segment], data }
+                }
             });
         }
         if others_first { None } else { self.next_request(&may_execute) }
@@ -167,7 +169,7 @@ impl Master {
                 .buffer
                 .take(|request| is_idle(request.origin) && may_execute(request.origin, &request.kind))?;
             match self.resolve(&request) {
-                Ok(segments) => return Some(self.execute(request, segments)),
+                Ok((home, segments)) => return Some(self.execute(request, home, segments)),
                 Err(code) => self.answer(request.origin, request.ticket, code, Bytes::new()),
             }
         }
@@ -249,7 +251,7 @@ impl Master {
         self.refused
     }
 
-    fn resolve(&self, request: &Inbound) -> Result<Vec<Segment>, Code> {
+    fn resolve(&self, request: &Inbound) -> Result<(Home, Vec<Segment>), Code> {
         let (direction, len) = match &request.kind {
             RequestKind::Write(data) => (Direction::Write, u64::try_from(data.len()).unwrap_or(u64::MAX)),
             RequestKind::Read { len } => (Direction::Read, u64::from(*len)),
@@ -257,17 +259,17 @@ impl Master {
         self.windows.resolve(request.origin.node, direction, request.offset, len)
     }
 
-    fn execute(&mut self, request: Inbound, segments: Vec<Segment>) -> MemoryOperation {
+    fn execute(&mut self, request: Inbound, home: Home, segments: Vec<Segment>) -> MemoryOperation {
         let Inbound { origin, ticket, kind, .. } = request;
         match kind {
             RequestKind::Write(data) => {
                 let id = self.begin(Purpose::Write { origin, ticket });
-                MemoryOperation::Write { id, segments, data }
+                MemoryOperation::Write { id, home, segments, data }
             }
             RequestKind::Read { .. } => {
                 let len = segments.iter().map(|segment| segment.len).sum();
                 let id = self.begin(Purpose::Read { origin, ticket, len });
-                MemoryOperation::Read { id, segments }
+                MemoryOperation::Read { id, home, segments }
             }
         }
     }

@@ -37,8 +37,8 @@ impl Memory {
 
     fn execute(&mut self, operation: MemoryOperation) -> (OperationId, MemoryResult) {
         self.operations += 1;
-        let (MemoryOperation::Read { id, ref segments } | MemoryOperation::Write { id, ref segments, .. }) =
-            operation;
+        let (MemoryOperation::Read { id, ref segments, .. }
+        | MemoryOperation::Write { id, ref segments, .. }) = operation;
         if let Some(fault) = self.fault {
             return (id, Err(fault));
         }

@@ -1,11 +1,10 @@
-//! The window table: which parts of this node's offset space stand for which guest memory, and who
-//! may reach them.
+//! The window table: which parts of this node's offset space stand for what, and who may reach them.
 //!
-//! Invariant: windows do not overlap, lie inside the node's window of the access space, and the
+//! Invariant: windows do not overlap, lie inside the node's window of the space, and the
 //! runs of each add up to its length. What resolves is granted, byte by byte; all else has a code.
 
 use crate::adaptor::address::{BLOCK_SIZE, NodeId, NodeSet};
-use crate::adaptor::memory::Segment;
+use crate::adaptor::memory::{Home, Segment};
 use crate::adaptor::status::{Code, Direction};
 use std::collections::BTreeMap;
 
@@ -45,10 +44,10 @@ impl Rights {
     }
 }
 
-/// A run of memory on this node's bus.
+/// A run of addresses in a window's home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Run {
-    /// Its bus address.
+    /// Its first address.
     pub address: u64,
     /// Its length in bytes.
     pub len: u64,
@@ -76,7 +75,9 @@ pub struct Export {
     pub rights: Rights,
     /// To which nodes it is granted.
     pub nodes: NodeSet,
-    /// The memory behind it, in order; their lengths add up to `len`.
+    /// Whose addresses the runs are.
+    pub home: Home,
+    /// What is behind it, in order; their lengths add up to `len`.
     pub runs: Vec<Run>,
 }
 
@@ -97,6 +98,7 @@ pub struct Window {
     len: u64,
     rights: Rights,
     nodes: NodeSet,
+    home: Home,
     /// Of each run the distance of its first byte from the window's start, and its address.
     runs: Vec<(u64, u64)>,
 }
@@ -122,7 +124,12 @@ impl Window {
         self.nodes
     }
 
-    /// Of how many runs of memory it consists; neighbouring ones count as one.
+    /// Whose addresses its runs are.
+    pub const fn home(&self) -> Home {
+        self.home
+    }
+
+    /// Of how many runs of addresses it consists; neighbouring ones count as one.
     pub fn run_count(&self) -> usize {
         self.runs.len()
     }
@@ -198,21 +205,24 @@ impl WindowTable {
             None => self.first_gap(export.len).ok_or(ExportError::NoSpace)?,
         };
         self.runs = self.runs.saturating_add(runs.len());
-        let window = Window { len: export.len, rights: export.rights, nodes: export.nodes, runs };
+        let Export { len, rights, nodes, home, .. } = *export;
+        let window = Window { len, rights, nodes, home, runs };
         self.windows.insert(offset, window);
         Ok(offset)
     }
 
-    /// Removes the window that begins at exactly this offset and returns it, if there is one.
+    /// Removes the guest's window that begins at exactly this offset and returns it, if there is one.
     pub fn remove(&mut self, offset: u64) -> Option<Window> {
+        self.windows.get(&offset).filter(|window| !matches!(window.home, Home::Hosted(_)))?;
         let window = self.windows.remove(&offset)?;
         self.runs = self.runs.saturating_sub(window.runs.len());
         Some(window)
     }
 
-    /// Removes every window.
+    /// Removes every window of the guest; those of hosted devices stay.
     pub fn clear(&mut self) {
-        *self = Self::new(self.size);
+        self.windows.retain(|_, window| matches!(window.home, Home::Hosted(_)));
+        self.runs = self.windows.values().map(|window| window.runs.len()).sum();
     }
 
     /// Whether a window of this offset and length (bytes) can lie in the offset space, were it empty.
@@ -225,13 +235,13 @@ impl WindowTable {
             && end.is_some_and(|end| end <= self.size)
     }
 
-    /// The memory behind `len` bytes at `offset`, in order, if `source` may access all of them.
+    /// What is behind `len` bytes at `offset`, in order, if `source` may access all of them.
     ///
     /// A request may go over the border between two windows that touch; it is granted if it is in
-    /// each of them.
+    /// each of them. They have to be of one home.
     ///
     /// # Errors
-    /// [`Code::BadSize`] for no bytes or more than [`MAX_REQUEST`]; [`Code::NoWindow`] if any byte
+    /// [`Code::BadSize`] for no bytes, more than [`MAX_REQUEST`], or windows of several homes; [`Code::NoWindow`] if any byte
     /// lies in no window; else [`Code::AccessDenied`] if any byte's window does not grant it.
     pub fn resolve(
         &self,
@@ -239,12 +249,13 @@ impl WindowTable {
         direction: Direction,
         offset: u64,
         len: u64,
-    ) -> Result<Vec<Segment>, Code> {
+    ) -> Result<(Home, Vec<Segment>), Code> {
         if len == 0 || len > MAX_REQUEST {
             return Err(Code::BadSize);
         }
         let mut segments = Vec::new();
         let mut granted = true;
+        let mut homes = None;
         let (mut at, mut left) = (offset, len);
         while left > 0 {
             let (begin, window) = self.windows.range(..=at).next_back().ok_or(Code::NoWindow)?;
@@ -254,11 +265,17 @@ impl WindowTable {
                 return Err(Code::NoWindow);
             }
             granted &= window.rights.grant(direction) && window.nodes.contains(source);
+            let (home, one) = homes.unwrap_or((window.home, true));
+            homes = Some((home, one && home == window.home));
             window.translate(start, count, &mut segments).ok_or(Code::TargetFault)?;
             left = left.saturating_sub(count);
             at = at.checked_add(count).ok_or(Code::NoWindow)?;
         }
-        if granted { Ok(segments) } else { Err(Code::AccessDenied) }
+        match homes {
+            _ if !granted => Err(Code::AccessDenied),
+            Some((home, true)) => Ok((home, segments)),
+            _ => Err(Code::BadSize),
+        }
     }
 
     /// Whether no window overlaps these bytes.
@@ -318,7 +335,7 @@ mod tests {
     fn export(offset: Option<u64>, runs: &[(u64, u64)]) -> Export {
         let runs: Vec<Run> = runs.iter().map(|&(address, len)| Run { address, len }).collect();
         let len = runs.iter().fold(0u64, |sum, run| sum.wrapping_add(run.len));
-        Export { offset, len, rights: READ_WRITE, nodes: nodes(&[2]), runs }
+        Export { offset, len, rights: READ_WRITE, nodes: nodes(&[2]), home: Home::Guest, runs }
     }
 
     fn segment(address: u64, len: usize) -> Segment {
@@ -330,7 +347,7 @@ mod tests {
         let mut table = WindowTable::new(SIZE);
         assert_eq!(table.insert(&export(Some(0x10000), &[(0x8000, 0x2000)])), Ok(0x10000));
         let found = table.resolve(NODE, Direction::Write, 0x11ff8, 8);
-        assert_eq!(found, Ok(vec![segment(0x9ff8, 8)]));
+        assert_eq!(found, Ok((Home::Guest, vec![segment(0x9ff8, 8)])));
     }
 
     #[test]
@@ -340,7 +357,7 @@ mod tests {
         assert_eq!(table.insert(&export(Some(0), &runs)), Ok(0));
         assert_eq!(table.iter().next().unwrap().1.run_count(), 2);
         let found = table.resolve(NODE, Direction::Read, 0xff0, 0x1020);
-        assert_eq!(found, Ok(vec![segment(0x8ff0, 0x1010), segment(0x3000, 0x10)]));
+        assert_eq!(found, Ok((Home::Guest, vec![segment(0x8ff0, 0x1010), segment(0x3000, 0x10)])));
     }
 
     #[test]
@@ -352,7 +369,10 @@ mod tests {
         {
             assert_eq!(table.resolve(NODE, Direction::Read, offset, len), Err(Code::NoWindow), "{offset:#x}");
         }
-        assert_eq!(table.resolve(NODE, Direction::Read, 0x1fff, 1), Ok(vec![segment(0x8fff, 1)]));
+        assert_eq!(
+            table.resolve(NODE, Direction::Read, 0x1fff, 1),
+            Ok((Home::Guest, vec![segment(0x8fff, 1)]))
+        );
     }
 
     #[test]
@@ -362,7 +382,10 @@ mod tests {
         for len in [0, 0x10001, u64::MAX] {
             assert_eq!(table.resolve(NODE, Direction::Write, 0, len), Err(Code::BadSize));
         }
-        assert_eq!(table.resolve(NODE, Direction::Write, 1, 0x10000), Ok(vec![segment(1, 0x10000)]));
+        assert_eq!(
+            table.resolve(NODE, Direction::Write, 1, 0x10000),
+            Ok((Home::Guest, vec![segment(1, 0x10000)]))
+        );
     }
 
     #[test]
@@ -381,7 +404,7 @@ mod tests {
         table.insert(&export(Some(0), &[(0x8000, 0x1000)])).unwrap();
         let second = Export { nodes: nodes(&[2, 3]), ..export(Some(0x1000), &[(0x20000, 0x1000)]) };
         table.insert(&second).unwrap();
-        let both = Ok(vec![segment(0x8fff, 1), segment(0x20000, 1)]);
+        let both = Ok((Home::Guest, vec![segment(0x8fff, 1), segment(0x20000, 1)]));
         assert_eq!(table.resolve(NODE, Direction::Read, 0xfff, 2), both);
         assert_eq!(table.resolve(NodeId(3), Direction::Read, 0xfff, 2), Err(Code::AccessDenied));
         assert_eq!(table.resolve(NodeId(3), Direction::Read, 0xfff, 0x1002), Err(Code::NoWindow));
@@ -523,7 +546,7 @@ mod tests {
                 let offset = near.wrapping_add_signed(shift);
                 let direction = if write { Direction::Write } else { Direction::Read };
                 let found = table.resolve(NODE, direction, offset, len);
-                let found = found.map(|segments| {
+                let found = found.map(|(_, segments)| {
                     segments.iter().flat_map(|s| s.address..s.address + s.len as u64).collect::<Vec<u64>>()
                 });
                 prop_assert_eq!(found, model_resolve(&model, direction, offset, len));
