@@ -197,6 +197,9 @@ impl Guest {
             },
             Request::DmaMap { token, map, file } => {
                 let process = self.process;
+                if let Some(agreed) = self.connection.agreed() {
+                    self.memory.set_limit(agreed.max_maps);
+                }
                 let result = self.memory.map(&map, file, |file| sharing_in(process, file));
                 if let Err(error) = &result {
                     log::warn!(

@@ -18,6 +18,7 @@ use super::descriptors::DescriptorQueue;
 use super::message::{Command, HEADER_SIZE, Header, Kind, MAX_MESSAGE, RegionAccess};
 use super::request::{ConnectionId, DeviceShape, Echo, ReplyToken, Request};
 use super::socket;
+use super::version::Agreement;
 use bytes::{Buf, Bytes, BytesMut};
 use log::{debug, warn};
 use std::fmt;
@@ -95,7 +96,8 @@ pub struct Connection {
     descriptors: DescriptorQueue,
     output: BytesMut,
     dma: dma::Commands,
-    negotiated: bool,
+    /// What was agreed on by VERSION.
+    agreed: Option<Agreement>,
     waiting_for_reply: bool,
     complaints: u32,
 }
@@ -116,7 +118,7 @@ impl Connection {
             descriptors: DescriptorQueue::default(),
             output: BytesMut::new(),
             dma: dma::Commands::default(),
-            negotiated: false,
+            agreed: None,
             waiting_for_reply: false,
             complaints: 0,
         })
@@ -125,6 +127,11 @@ impl Connection {
     /// Which connection this is.
     pub const fn id(&self) -> ConnectionId {
         self.id
+    }
+
+    /// What client and server have agreed on, once they have.
+    pub const fn agreed(&self) -> Option<Agreement> {
+        self.agreed
     }
 
     /// The client's process id as this process sees it; `None` where it is unknown or in another namespace.
@@ -207,7 +214,8 @@ impl Connection {
                     continue;
                 }
             }
-            if !self.negotiated && !matches!(Command::n(message.header.command), Some(Command::Version)) {
+            if self.agreed.is_none() && !matches!(Command::n(message.header.command), Some(Command::Version))
+            {
                 self.refuse(&message.header, libc::EINVAL, "a command before VERSION");
                 return Err(Broken::NotVersion(message.header.command));
             }

@@ -23,6 +23,7 @@ mod ordered;
 mod request;
 mod sharing;
 mod socket;
+mod version;
 
 pub use connection::{
     Broken, Connection, DmaDone, DmaError, DmaKind, DmaRefused, Intake, MAX_DMA, MAX_DMA_TRANSFER,
@@ -32,3 +33,4 @@ pub use listener::{ListenError, Listener};
 pub use memory::{GuestMemory, MAX_RANGES, MapError};
 pub use request::{ConnectionId, DeviceShape, ReplyToken, Request};
 pub use sharing::{FileId, Sharing, sharing_in};
+pub use version::{Agreement, VersionError};

@@ -9,12 +9,16 @@ const REPLY: u32 = 1;
 
 /// A client that has negotiated and taken the answer, and its server.
 fn pair() -> (UnixStream, Connection) {
+    pair_with(&version())
+}
+
+fn pair_with(version: &[u8]) -> (UnixStream, Connection) {
     let (mut client, server) = UnixStream::pair().unwrap();
     let mut connection = Connection::new(server, ConnectionId(1), shape()).unwrap();
     assert!(!connection.can_send_dma(), "not before VERSION");
     let refused = connection.send_dma(OperationId(0), 0, &DmaKind::Read(1));
     assert_eq!(refused, Err(DmaRefused::NotNow));
-    client.write_all(&version()).unwrap();
+    client.write_all(version).unwrap();
     assert_eq!(connection.receive().unwrap(), Intake::Some);
     assert!(connection.next_request().unwrap().is_none());
     connection.flush().unwrap();
@@ -243,6 +247,12 @@ fn ranges_that_can_not_be_are_refused() {
     }
     assert!(!connection.wants_write());
     connection.send_dma(OperationId(1), u64::MAX - 7, &DmaKind::Read(8)).unwrap();
+
+    let small = b"\0\0\0\0{\"capabilities\":{\"max_data_xfer_size\":5000}}\0";
+    let (_client, mut connection) = pair_with(&command(0, Command::Version, 0, small));
+    let refused = connection.send_dma(OperationId(1), 0, &DmaKind::Read(5001));
+    assert_eq!(refused, Err(DmaRefused::Range));
+    connection.send_dma(OperationId(1), 0, &DmaKind::Read(5000)).unwrap();
 }
 
 #[test]

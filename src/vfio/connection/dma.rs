@@ -169,7 +169,7 @@ impl Connection {
     /// client may do nothing else until then, and not while [`MAX_DMA`] wait or the one before is still to be sent.
     pub fn can_send_dma(&self) -> bool {
         let held = self.dma.unanswered.len().saturating_add(self.dma.done.len());
-        self.negotiated && !self.waiting_for_reply && self.dma.unsent.is_empty() && held < MAX_DMA
+        self.agreed.is_some() && !self.waiting_for_reply && self.dma.unsent.is_empty() && held < MAX_DMA
     }
 
     /// Asks the client to read or write at a bus address. `flush` sends it; how it ends comes from [`Connection::poll_dma`].
@@ -185,9 +185,10 @@ impl Connection {
         if !self.can_send_dma() {
             return Err(DmaRefused::NotNow);
         }
+        let limit = self.agreed.map_or(0, |agreed| agreed.max_transfer).min(MAX_DMA_TRANSFER);
         let count = u64::try_from(kind.len()).unwrap_or(u64::MAX);
         let is_within = count.checked_sub(1).and_then(|last| address.checked_add(last)).is_some();
-        if !is_within || kind.len() > MAX_DMA_TRANSFER {
+        if !is_within || kind.len() > limit {
             return Err(DmaRefused::Range);
         }
         let data = match kind {
