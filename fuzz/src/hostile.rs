@@ -4,7 +4,7 @@
 //! incarnations of 64 bits, and would never get as far as a flow.
 
 use arbitrary::Arbitrary;
-use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::address::{Location, NodeId};
 use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, MAX_PAYLOAD, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
@@ -198,11 +198,11 @@ impl Hostile {
             Kind::Write => Body::Write {
                 progress,
                 sequence,
-                offset: offset(crafted.offset),
+                at: at(crafted.offset),
                 data: data(len(crafted.len)),
             },
             Kind::Read => {
-                Body::Read { progress, sequence, offset: offset(crafted.offset), len: len(crafted.len) }
+                Body::Read { progress, sequence, at: at(crafted.offset), len: len(crafted.len) }
             }
             Kind::Confirm => Body::Confirm { progress, sent: sequence },
             Kind::Done { count, code } => {
@@ -247,7 +247,11 @@ const fn len(chosen: u32) -> u32 {
 }
 
 /// Mostly near the exported windows, sometimes anywhere.
-const fn offset(chosen: u32) -> u64 {
-    let chosen = chosen as u64;
-    if chosen >> 28 == 0xf { chosen << 18 & ((1 << 48) - 1) } else { chosen & 0xffff }
+const fn at(chosen: u32) -> Location {
+    let offset = chosen as u64;
+    match chosen >> 28 {
+        0xf => Location::memory(offset << 18 & ((1 << 48) - 1)),
+        0xe => Location::io(offset & 0xffff),
+        _ => Location::memory(offset & 0xffff),
+    }
 }

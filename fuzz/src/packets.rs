@@ -1,7 +1,7 @@
 //! Packets made from fields that the fuzzer chooses.
 
 use arbitrary::Arbitrary;
-use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::address::{Location, NodeId};
 use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::mesh::neighbour::{MAX_HOPS, Refusal, Route, Routes};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
@@ -33,6 +33,7 @@ impl From<Fields> for Packet {
         let stamp = Stamp(fields.stamp);
         let progress = Progress { epoch, acknowledge: Sequence(fields.acknowledge), echo: stamp };
         let offset = fields.address & OFFSET_MASK;
+        let at = if fields.address >> 63 == 0 { Location::memory(offset) } else { Location::io(offset) };
         let code = Code::ALL[usize::from(fields.code) % Code::ALL.len()];
         let data = fields.data.into();
         let body = match fields.command % 11 {
@@ -40,8 +41,8 @@ impl From<Fields> for Packet {
                 let (nonce, echo, lease) = (fields.address, fields.stamp, fields.count);
                 Body::Hello { wants_reply: kind == 0, epoch, nonce, echo, lease }
             }
-            2 => Body::Write { progress, sequence, offset, data },
-            3 => Body::Read { progress, sequence, offset, len: fields.count },
+            2 => Body::Write { progress, sequence, at, data },
+            3 => Body::Read { progress, sequence, at, len: fields.count },
             4 => Body::Confirm { progress, sent: sequence },
             5 => Body::Done { epoch, first: sequence, count: fields.count, code, stamp, data },
             6 => Body::Nak { epoch, expected: sequence, stamp },
@@ -94,7 +95,7 @@ fn progress() -> Progress {
 /// A write of `len` bytes.
 pub fn write(source: NodeId, destination: NodeId, channel: Channel, len: usize) -> Packet {
     let data = vec![0; len].into();
-    let body = Body::Write { progress: progress(), sequence: Sequence(0), offset: 0, data };
+    let body = Body::Write { progress: progress(), sequence: Sequence(0), at: Location::memory(0), data };
     Packet { channel, ..flow(source, destination, body) }
 }
 

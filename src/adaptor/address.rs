@@ -64,9 +64,63 @@ impl FromIterator<NodeId> for NodeSet {
     }
 }
 
+/// The spaces that every node has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Space {
+    /// Remote memory: the access space.
+    Memory,
+    /// Remote I/O: accesses are exact, never joined, and one at a time.
+    Io,
+}
+
+impl Space {
+    /// Both, in the order of their numbers.
+    pub const ALL: [Self; 2] = [Self::Memory, Self::Io];
+
+    /// Its number, as in packets and registers.
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::Memory => 0,
+            Self::Io => 1,
+        }
+    }
+
+    /// The space with this number; `None` where there is none.
+    pub const fn from_bits(bits: u64) -> Option<Self> {
+        match bits {
+            0 => Some(Self::Memory),
+            1 => Some(Self::Io),
+            _ => None,
+        }
+    }
+}
+
+/// Where in a node: a space, and a distance from the start of the node's window of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Location {
+    /// Which of the node's spaces.
+    pub space: Space,
+    /// Bytes from the start of the node's window; below 2^48.
+    pub offset: u64,
+}
+
+impl Location {
+    /// This far from the start of the node's memory.
+    pub const fn memory(offset: u64) -> Self {
+        Self { space: Space::Memory, offset }
+    }
+
+    /// This far from the start of the node's I/O space.
+    pub const fn io(offset: u64) -> Self {
+        Self { space: Space::Io, offset }
+    }
+}
+
 /// A block of a node's offset space: `index` counts blocks of [`BLOCK_SIZE`] from offset 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Block {
+    /// Which space it is in.
+    pub space: Space,
     /// The node that the block belongs to.
     pub node: NodeId,
     /// Which of the node's blocks.
@@ -74,32 +128,39 @@ pub struct Block {
 }
 
 impl Block {
-    /// The block in which `offset` lies.
-    pub const fn containing(node: NodeId, offset: u64) -> Self {
-        Self { node, index: offset / BLOCK_SIZE }
+    /// The block in which a place lies.
+    pub const fn containing(place: Place) -> Self {
+        let Place { node, at: Location { space, offset } } = place;
+        Self { space, node, index: offset / BLOCK_SIZE }
     }
 }
 
-/// A place in the access or assurance space: a node and an offset in its window.
+/// What an access, or a check of it, is for: a node, and where in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     /// The destination node.
     pub node: NodeId,
-    /// Bytes from the start of the node's window; below 2^48.
-    pub offset: u64,
+    /// Where in it.
+    pub at: Location,
 }
 
 impl Place {
     /// Indices of the blocks that `len` bytes from here lie in (at least one).
     pub fn block_indices(self, len: usize) -> RangeInclusive<u64> {
         let last = u64::try_from(len).unwrap_or(u64::MAX).saturating_sub(1);
-        self.offset / BLOCK_SIZE..=self.offset.saturating_add(last) / BLOCK_SIZE
+        self.at.offset / BLOCK_SIZE..=self.at.offset.saturating_add(last) / BLOCK_SIZE
     }
 }
 
-/// How the access space is cut: a window of equal size for each node, node 0 first.
+/// The size of a node's window of the I/O space in bytes.
+pub const IO_WINDOW_SIZE: u64 = 64 << 10;
+/// The first bytes of a node's window of the I/O space, which are the adaptor's own and not for windows.
+pub const IO_OWN_SIZE: u64 = 4 << 10;
+
+/// How a space is cut: a window of equal size for each node, node 0 first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
+    space: Space,
     nodes: u16,
     window_bits: u32,
 }
@@ -125,7 +186,7 @@ impl fmt::Display for GeometryError {
 impl core::error::Error for GeometryError {}
 
 impl Geometry {
-    /// A space of `nodes` windows of `window_size` bytes each.
+    /// A memory space of `nodes` windows of `window_size` bytes each.
     ///
     /// # Errors
     /// Where a number is not a power of two in its range.
@@ -136,7 +197,20 @@ impl Geometry {
         if !window_size.is_power_of_two() || !(BLOCK_SIZE..=1 << OFFSET_BITS).contains(&window_size) {
             return Err(GeometryError::Window);
         }
-        Ok(Self { nodes, window_bits: window_size.trailing_zeros() })
+        Ok(Self { space: Space::Memory, nodes, window_bits: window_size.trailing_zeros() })
+    }
+
+    /// The I/O space of as many nodes, in windows of [`IO_WINDOW_SIZE`].
+    pub const fn io(self) -> Self {
+        Self { space: Space::Io, nodes: self.nodes, window_bits: IO_WINDOW_SIZE.trailing_zeros() }
+    }
+
+    /// The space of this kind of as many nodes.
+    pub const fn of(self, space: Space) -> Self {
+        match space {
+            Space::Memory => self,
+            Space::Io => self.io(),
+        }
     }
 
     /// The number of windows.
@@ -154,7 +228,7 @@ impl Geometry {
         self.window_bits
     }
 
-    /// The size of the whole access space (and of the assurance space) in bytes.
+    /// The size of the whole space in bytes.
     pub const fn space_size(self) -> u64 {
         (self.nodes as u64) << self.window_bits
     }
@@ -166,7 +240,7 @@ impl Geometry {
             return None;
         }
         let offset = space_offset & self.window_size().wrapping_sub(1);
-        Some(Place { node: NodeId(node), offset })
+        Some(Place { node: NodeId(node), at: Location { space: self.space, offset } })
     }
 }
 
@@ -178,7 +252,10 @@ mod tests {
     fn places_are_cut_by_window() {
         let geometry = Geometry::new(16, 256 << 20).unwrap();
         assert_eq!(geometry.space_size(), 4 << 30);
-        assert_eq!(geometry.place((3 << 28) + 5), Some(Place { node: NodeId(3), offset: 5 }));
+        let place = Place { node: NodeId(3), at: Location::memory(5) };
+        assert_eq!(geometry.place((3 << 28) + 5), Some(place));
+        assert_eq!(geometry.io().space_size(), 1 << 20);
+        assert_eq!(geometry.io().place((3 << 16) + 5), Some(Place { at: Location::io(5), ..place }));
         assert_eq!(geometry.place(4 << 30), None);
         assert_eq!(geometry.place(u64::MAX), None);
     }
@@ -193,10 +270,11 @@ mod tests {
 
     #[test]
     fn a_straddling_access_lies_in_two_blocks() {
-        let place = Place { node: NodeId(1), offset: 4094 };
+        let place = Place { node: NodeId(1), at: Location::memory(4094) };
         assert_eq!(place.block_indices(2), 0..=0);
         assert_eq!(place.block_indices(4), 0..=1);
-        assert_eq!(Place { node: NodeId(1), offset: u64::MAX }.block_indices(8).count(), 1);
+        let last = Place { node: NodeId(1), at: Location::memory(u64::MAX) };
+        assert_eq!(last.block_indices(8).count(), 1);
     }
 
     #[test]

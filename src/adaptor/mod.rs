@@ -26,6 +26,7 @@ pub mod transaction;
 pub use bus::{Busy, Completion, LoadTag};
 pub use event::Event;
 pub use master::MemoryView;
+pub use pci::Region;
 pub use time::Instant;
 
 use core::time::Duration;
@@ -39,7 +40,7 @@ use self::memory::{Home, MemoryFault, MemoryOperation, MemoryResult, OperationId
 use self::mesh::neighbour::Refusal;
 use self::mesh::packet::{Incarnation, Packet};
 use self::mesh::{Mesh, Ticket, Timing, Wanted};
-use self::pci::{ConfigAction, NodeEntry, Register, RegisterWrite, registers};
+use self::pci::{ConfigAction, Meaning, NodeEntry, Register, RegisterWrite, registers};
 use self::random::Random;
 use self::target::Target;
 use self::transaction::{Finished, Request, RequestKind};
@@ -48,25 +49,12 @@ use self::transaction::{Finished, Request, RequestKind};
 /// the device.
 const LONGEST_WAIT: Duration = Duration::from_millis(4_500);
 
-/// The region of the function that an access goes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Region {
-    /// Configuration space.
-    Config,
-    /// BAR0.
-    Registers,
-    /// BAR2.
-    Access,
-    /// BAR4.
-    Assurance,
-}
-
 /// What an adaptor is configured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     /// This node.
     pub node: NodeId,
-    /// How the access space is cut.
+    /// How the access space is cut; the I/O space has as many windows.
     pub geometry: Geometry,
     /// The nodes that it talks to.
     pub peers: NodeSet,
@@ -132,20 +120,22 @@ impl Adaptor {
 
     /// The bus loads `len` bytes. The answer comes from [`Self::poll_completion`], at latest after the deadline.
     pub fn handle_load(&mut self, now: Instant, tag: LoadTag, region: Region, offset: u64, len: usize) {
-        match region {
-            Region::Access => self.target.load(now, tag, offset, len),
-            Region::Assurance => self.target.check(now, tag, offset, len),
-            Region::Config | Region::Registers => {
+        match region.decode(self.settings.geometry, offset) {
+            Meaning::Access(space, offset) => self.target.load(now, tag, space, offset, len),
+            Meaning::Check(look, space, offset) => self.target.check(now, tag, look, space, offset, len),
+            Meaning::Config(offset) => {
                 let mut data = vec![0; len];
-                if region == Region::Config {
-                    self.function.config.read(offset, &mut data);
-                } else {
-                    let register = |register| self.register(register);
-                    let node = |node| self.node_entry(node);
-                    registers::read(offset, &mut data, register, node, &self.function.msix);
-                }
+                self.function.config.read(offset, &mut data);
                 self.completions.push_back(Completion { tag, data: data.into() });
             }
+            Meaning::Registers(offset) => {
+                let mut data = vec![0; len];
+                let register = |register| self.register(register);
+                let node = |node| self.node_entry(node);
+                registers::read(offset, &mut data, register, node, &self.function.msix);
+                self.completions.push_back(Completion { tag, data: data.into() });
+            }
+            Meaning::Nothing => self.completions.push_back(Completion::all_ones(tag, len)),
         }
         self.run(now);
     }
@@ -161,17 +151,17 @@ impl Adaptor {
         offset: u64,
         data: &[u8],
     ) -> Result<(), Busy> {
-        match region {
-            Region::Access => self.target.store(now, offset, data)?,
-            Region::Assurance => {}
-            Region::Config => {
+        match region.decode(self.settings.geometry, offset) {
+            Meaning::Access(space, offset) => self.target.store(now, space, offset, data)?,
+            Meaning::Check(..) | Meaning::Nothing => {}
+            Meaning::Config(offset) => {
                 if self.function.config.write(offset, data) == Some(ConfigAction::FunctionLevelReset) {
                     self.handle_reset(now);
                 }
                 let masked = self.function.config.msix_function_masked();
                 self.function.msix.set_function_mask(masked);
             }
-            Region::Registers => {
+            Meaning::Registers(offset) => {
                 let written = self.function.written;
                 let list = registers::write(offset, data, |r| written.get(r), &mut self.function.msix);
                 for write in list {

@@ -39,7 +39,7 @@ fn good_values_are_taken() {
         "listen = '0.0.0.0:7471'\nallow-plaintext = true",
         "peer = ['2=192.168.1.2:7472']\nallow-plaintext = true",
         "peer = ['2=[::ffff:127.0.0.1]:7472']",
-        "nodes = 256\nwindow-size = '16G'",
+        "nodes = 256\nwindow-size = '8G'",
         "nodes = '2'\nwindow-size = 4096\nnode-id = 0\npeer = [1]",
         "deadline = '4s'",
         "gather = '0s'\npoll = 0",
@@ -104,7 +104,7 @@ fn each_bad_value_gives_its_line() {
         ("window-size = 'big'", "window-size: 'big' is not a size such as 256M or 1G"),
         (
             "window-size = '512G'",
-            "window-size: 16 windows of 512G are more than 4T, the most for which a guest's firmware has room; give fewer nodes or smaller windows",
+            "window-size: 16 windows of 512G are more than 2T, the most for which a guest's firmware has room; give fewer nodes or smaller windows",
         ),
         ("deadline = '5s'", "deadline: 5s is not between 1ms and 4s"),
         ("deadline = '0s'", "deadline: 0s is not between 1ms and 4s"),
@@ -239,7 +239,7 @@ fn file_errors_name_file_and_line() {
 #[test]
 fn the_address_bits_that_a_guest_needs_grow_with_the_spaces() {
     for (nodes, window, bits) in
-        [(16, "256M", 36), (256, "256M", 40), (16, "16G", 42), (16, "256G", 46), (2, "4K", 17)]
+        [(16, "256M", 37), (256, "256M", 41), (16, "16G", 43), (16, "128G", 46), (2, "4K", 18)]
     {
         let text = format!("node-id = 1\nsocket-path = 's'\nnodes = {nodes}\nwindow-size = '{window}'");
         assert_eq!(Config::new(&raw(&text)).unwrap().guest_address_bits(), bits, "{nodes} x {window}");

@@ -14,7 +14,7 @@ mod tls;
 
 use super::{Company, Credentials, LinkEvent, Links, Settings};
 use crate::adaptor::Instant;
-use crate::adaptor::address::NodeId;
+use crate::adaptor::address::{Location, NodeId};
 use crate::adaptor::channel::Channel;
 use crate::adaptor::mesh::neighbour::{Identity, LinkId, Neighbour, Refusal};
 use crate::adaptor::mesh::packet::{Body, HEADER_LEN, Incarnation, Packet, Progress, Stamp};
@@ -44,7 +44,11 @@ fn join(source: NodeId, destination: NodeId, life: u64) -> Packet {
 
 fn write(source: NodeId, destination: NodeId, sequence: u32, data: Bytes) -> Packet {
     let progress = Progress { epoch: Epoch(0), acknowledge: Sequence(0), echo: Stamp(0) };
-    packet(source, destination, Body::Write { progress, sequence: Sequence(sequence), offset: 0, data })
+    packet(
+        source,
+        destination,
+        Body::Write { progress, sequence: Sequence(sequence), at: Location::memory(0), data },
+    )
 }
 
 fn wire(packet: &Packet) -> Vec<u8> {

@@ -7,7 +7,6 @@ use bytes::Bytes;
 
 use crate::adaptor::address::Geometry;
 use crate::adaptor::memory::{MemoryOperation, MemoryResult};
-use crate::adaptor::pci::config_space::{BAR0_SIZE, CONFIG_SIZE};
 use crate::adaptor::pci::msix::VECTORS;
 use crate::adaptor::{Adaptor, Busy, Completion, Instant, LoadTag, MemoryView, Region};
 use crate::poller::{Interest, Poller, Report, Token};
@@ -19,32 +18,23 @@ use crate::vfio::{
 const REQUESTS_A_TURN: usize = 256;
 const GONE: &str = "it closed its connection";
 
-/// vfio's indices of the function's regions.
-const REGISTERS: u32 = 0;
-const ACCESS: u32 = 2;
-const ASSURANCE: u32 = 4;
-const CONFIG: u32 = 7;
-
 /// The function as vfio describes it.
 pub fn shape(geometry: Geometry) -> DeviceShape {
-    let size = |index| match index {
-        REGISTERS => BAR0_SIZE,
-        ACCESS | ASSURANCE => geometry.space_size(),
-        CONFIG => CONFIG_SIZE as u64,
-        _ => 0,
-    };
+    let size = |index| region(index).map_or(0, |region| region.size(geometry));
     DeviceShape {
         regions: core::array::from_fn(|index| u32::try_from(index).map_or(0, size)),
         vectors: VECTORS,
     }
 }
 
+/// The region with vfio's index.
 fn region(index: u32) -> Option<Region> {
     match index {
-        REGISTERS => Some(Region::Registers),
-        ACCESS => Some(Region::Access),
-        ASSURANCE => Some(Region::Assurance),
-        CONFIG => Some(Region::Config),
+        0 => Some(Region::Registers),
+        1 => Some(Region::Io),
+        2 => Some(Region::Access),
+        4 => Some(Region::Assurance),
+        7 => Some(Region::Config),
         _ => None,
     }
 }

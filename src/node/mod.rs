@@ -17,7 +17,7 @@ use self::chatter::Chatter;
 use crate::adaptor::address::NodeSet;
 use crate::adaptor::mesh::Timing;
 use crate::adaptor::mesh::neighbour::{Identity, Neighbour};
-use crate::adaptor::{self, Adaptor, Instant};
+use crate::adaptor::{self, Adaptor, Instant, Region};
 use crate::config::{Config, format_size};
 use crate::event_loop::{Clock, EventLoop, Service};
 use crate::net::{self, Company, Credentials, Links};
@@ -171,8 +171,9 @@ fn log_spaces(config: &Config) {
         if config.guest_address_bits() > TCG_ADDRESS_BITS { log::Level::Warn } else { log::Level::Info };
     log::log!(
         level,
-        "BAR2 and BAR4 hold {} each: the guest has room for them with {} or more physical address bits (QEMU: -cpu ...,phys-bits=N)",
-        format_size(config.geometry.space_size()),
+        "BAR2 holds {} and BAR4 {}: the guest has room for them with {} or more physical address bits (QEMU: -cpu ...,phys-bits=N)",
+        format_size(Region::Access.size(config.geometry)),
+        format_size(Region::Assurance.size(config.geometry)),
         config.guest_address_bits()
     );
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use proptest::prelude::*;
 
 use super::*;
+use crate::adaptor::address::Location;
 use crate::adaptor::channel::Channel;
 use crate::adaptor::mesh::framing::Framer;
 use crate::adaptor::mesh::neighbour::Route;
@@ -424,7 +425,7 @@ fn a_slow_destination_stops_nobody_else() {
     }
     let data = Bytes::from(vec![7; 60_000]);
     let progress = Progress { epoch: Epoch(0), acknowledge: Sequence(0), echo: Stamp(0) };
-    let body = Body::Write { progress, sequence: Sequence(0), offset: 0, data };
+    let body = Body::Write { progress, sequence: Sequence(0), at: Location::memory(0), data };
     let to = |destination| frame(&wire(&Packet { body: body.clone(), ..confirm(1, destination) }));
     let (slow, fast) = (to(2), to(3));
     while router.poll_packet(LinkId(3)).is_some() {}

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::address::{Location, NodeId};
 use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::mesh::framing::Framer;
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
@@ -219,7 +219,12 @@ fn a_peer_that_asks_and_takes_no_answers_costs_neither_processor_time_nor_memory
     let mut peer = Peer::connect(&place);
     node.wait_for("node 2: up");
     let reads: Vec<Body> = (0..16)
-        .map(|n| Body::Read { progress: progress(), sequence: Sequence(n), offset: window, len: 0x1_0000 })
+        .map(|n| Body::Read {
+            progress: progress(),
+            sequence: Sequence(n),
+            at: Location::memory(window),
+            len: 0x1_0000,
+        })
         .collect();
     peer.send(&reads);
     // Each makes it send all answers again.

@@ -5,6 +5,9 @@
 # Where the window is; an export that chooses its place lies below.
 STORM_OFFSET=0x4000000
 STORM_BYTES=65536
+# The window's last block, where the storm does not go: the error of a write is answered to who checks its block first, and
+# that must not be the storm.
+STORM_PROBE=$((STORM_OFFSET + STORM_BYTES))
 # 16 bytes in hex, none of them 0 or a newline.
 mark=
 
@@ -26,7 +29,7 @@ new_mark() {
 
 # marked_export NODE: exports where the storm goes, under the name `target`, and it arrives.
 marked_export() {
-    exports "$1" target "$STORM_BYTES" --at "$STORM_OFFSET" && wait_until 30 is_marked "$1" && return
+    exports "$1" target "$((STORM_BYTES + 4096))" --at "$STORM_OFFSET" && wait_until 30 is_marked "$1" && return
     reason+="the storm does not arrive at node $1"
     return 1
 }
@@ -48,7 +51,7 @@ memory_has_mark() {
 
 # is_untouched NODE: the storm knocks at this boot, which has exported nothing, and nothing of it was executed.
 is_untouched() {
-    refuses "$storm_from" 'no such window' "ardma wait $1 --timeout 30 >/dev/null && ardma write $1:$STORM_OFFSET 1" &&
+    refuses "$storm_from" 'no such window' "ardma wait $1 --timeout 30 >/dev/null && ardma write $1:$STORM_PROBE 1" &&
         wait_until 30 is_knocked "$1" || return
     if [[ $guest_output != *'served for others: 0 writes, 0 reads, '* ]]; then
         reason="something was executed: $guest_output"

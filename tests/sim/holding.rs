@@ -1,6 +1,6 @@
 //! What a node holds of what it received.
 
-use assured_rdma::adaptor::address::{Geometry, NodeId};
+use assured_rdma::adaptor::address::{Geometry, Location, NodeId};
 use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
@@ -43,7 +43,7 @@ fn a_write_that_waits_for_its_lease_holds_its_own_bytes_only() {
     let received = Bytes::from(vec![0; 1 << 16]);
     let progress = Progress { epoch: Epoch(0), acknowledge: Sequence(0), echo: Stamp(0) };
     let data = received.slice(..8);
-    send(&mut adaptor, Body::Write { progress, sequence: Sequence(0), offset: 0, data });
+    send(&mut adaptor, Body::Write { progress, sequence: Sequence(0), at: Location::memory(0), data });
     assert!(adaptor.poll_memory(now).is_none(), "it waits");
     assert!(received.is_unique(), "the rest is let go");
 }

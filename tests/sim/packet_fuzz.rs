@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use assured_rdma::adaptor::address::{Geometry, NodeId};
+use assured_rdma::adaptor::address::{Geometry, Location, NodeId};
 use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::memory::MemoryOperation;
 use assured_rdma::adaptor::mesh::limits::{WINDOW_BYTES, WINDOW_REQUESTS};
@@ -73,6 +73,7 @@ impl Attack {
         let progress = Progress { epoch, acknowledge, echo };
         let len = [0, 1, 8, 4096, 65_536][self.below(5) as usize];
         let offset = [0, 8, 0xfff8, 0xffff, WINDOW, (1 << 48) - 1][self.below(6) as usize];
+        let at = if self.below(4) == 0 { Location::io(offset) } else { Location::memory(offset) };
         let data = Bytes::from(vec![0x66; len]);
         let code = Code::ALL[self.below(Code::ALL.len() as u64) as usize];
         let code = if self.below(2) == 0 { Code::Ok } else { code };
@@ -84,8 +85,8 @@ impl Attack {
                 echo: if self.below(4) == 0 { 1 } else { nonce },
                 lease: self.near(150_000),
             },
-            1 | 2 => Body::Write { progress, sequence, offset, data },
-            3 => Body::Read { progress, sequence, offset, len: self.near(len as u32) },
+            1 | 2 => Body::Write { progress, sequence, at, data },
+            3 => Body::Read { progress, sequence, at, len: self.near(len as u32) },
             4 => Body::Confirm { progress, sent: sequence },
             5 | 6 => Body::Done { epoch, first: sequence, count: self.near(1), code, stamp: echo, data },
             7 => Body::Nak { epoch, expected: sequence, stamp: echo },

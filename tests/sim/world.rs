@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use assured_rdma::adaptor::address::{Geometry, NodeId, NodeSet, Place};
+use assured_rdma::adaptor::address::{Geometry, Location, NodeId, NodeSet, Place};
 use assured_rdma::adaptor::memory::{MemoryFault, MemoryOperation, Segment};
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::random::Random;
@@ -207,7 +207,7 @@ impl World {
     /// Hands in a bulk transaction. How it ends comes to [`Self::ends`].
     pub fn bulk(&mut self, at: NodeId, node: NodeId, offset: u64, id: TransactionId, kind: RequestKind) {
         let now = self.now;
-        let request = Request { id, place: Place { node, offset }, kind, posted: now };
+        let request = Request { id, place: Place { node, at: Location::memory(offset) }, kind, posted: now };
         self.adaptor(at).handle_bulk(now, request);
         self.take_outputs();
     }

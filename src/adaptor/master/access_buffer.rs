@@ -3,6 +3,7 @@
 //! Invariant: requests of one origin leave in the order in which they came, one at a time; no origin
 //! holds more than its share of the buffer, and none can keep another from being served.
 
+use crate::adaptor::address::Location;
 use crate::adaptor::channel::Origin;
 use crate::adaptor::transaction::RequestKind;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,8 +21,8 @@ pub struct Inbound {
     pub origin: Origin,
     /// Names the request to the mesh; means nothing here.
     pub ticket: u64,
-    /// Where in this node's window, in bytes.
-    pub offset: u64,
+    /// Where in this node.
+    pub at: Location,
     /// What it asks for.
     pub kind: RequestKind,
 }
@@ -116,7 +117,7 @@ mod tests {
 
     fn request(source: u8, ticket: u64, len: usize) -> Inbound {
         let kind = RequestKind::Write(Bytes::from(vec![0; len]));
-        Inbound { origin: origin(source), ticket, offset: 0, kind }
+        Inbound { origin: origin(source), ticket, at: Location::memory(0), kind }
     }
 
     fn taken(buffer: &mut AccessBuffer, may_leave: impl Fn(&Inbound) -> bool) -> Vec<(u8, u64)> {

@@ -5,7 +5,7 @@
 //! missing, so that a list that bites its tail ends too. Nothing changes before all is validated.
 
 use super::descriptor::{DESCRIPTOR_SIZE, Descriptor, LIST_PAGE_SIZE, Listing};
-use super::window::{ExportError, WindowTable};
+use super::window::{ExportError, Windows};
 use crate::adaptor::memory::{MemoryFault, MemoryResult, OperationId, Segment};
 use bytes::Bytes;
 
@@ -199,7 +199,7 @@ impl Mailbox {
     }
 
     /// The step taken last has ended. `next` is a name that no memory operation has yet.
-    pub(super) fn step_done(&mut self, result: MemoryResult, windows: &mut WindowTable, next: OperationId) {
+    pub(super) fn step_done(&mut self, result: MemoryResult, windows: &mut Windows, next: OperationId) {
         let state = core::mem::replace(&mut self.state, State::Idle);
         let is_unexport = matches!(state, State::Descriptor(Order { opcode: Opcode::Unexport, .. }));
         let outcome = match result {
@@ -243,7 +243,7 @@ impl Mailbox {
         &mut self,
         state: State,
         bytes: &[u8],
-        windows: &mut WindowTable,
+        windows: &mut Windows,
         next: OperationId,
     ) -> Result<Option<u64>, CommandStatus> {
         match state {
@@ -252,10 +252,11 @@ impl Mailbox {
                 let descriptor = Descriptor::check(bytes, order.bits, order.cookie)?;
                 match order.opcode {
                     Opcode::Export => {
-                        let listing = descriptor.listing(windows)?;
+                        let listing = descriptor.listing(windows.get(descriptor.space()))?;
                         self.read_page(listing);
                     }
                     Opcode::Unexport => {
+                        let windows = windows.get_mut(descriptor.space());
                         windows.remove(descriptor.u64_at(0x10)).ok_or(CommandStatus::NotFound)?;
                         self.state = State::Drain(next);
                     }
@@ -269,16 +270,27 @@ impl Mailbox {
             }
             State::List(mut listing) => {
                 let touched = listing.take_page(bytes)?;
+                if touched.is_empty() {
+                    return self.go_on(listing, windows);
+                }
                 self.step = Some(Step::Read(touched));
                 self.state = State::Touch(listing);
             }
-            State::Touch(listing) if listing.missing > 0 => self.read_page(listing),
-            State::Touch(listing) => return Ok(Some(windows.insert(&listing.export)?)),
+            State::Touch(listing) => return self.go_on(listing, windows),
             State::Probe => {
                 self.proven = Sharing::Shared;
                 return Ok(Some(0));
             }
         }
+        Ok(None)
+    }
+
+    /// A page of the list has been taken in: reads the next one, or makes the window.
+    fn go_on(&mut self, listing: Listing, windows: &mut Windows) -> Result<Option<u64>, CommandStatus> {
+        if listing.missing == 0 {
+            return Ok(Some(windows.get_mut(listing.space).insert(&listing.export)?));
+        }
+        self.read_page(listing);
         Ok(None)
     }
 

@@ -5,7 +5,7 @@
 
 use super::command::CommandStatus;
 use super::window::{Export, GRAIN, Rights, Run, WindowTable};
-use crate::adaptor::address::NodeSet;
+use crate::adaptor::address::{NodeSet, Space};
 use crate::adaptor::memory::{Home, Segment};
 
 /// The size, and the alignment, of a command descriptor in bytes.
@@ -16,6 +16,12 @@ pub const DESCRIPTOR_MAGIC: u32 = 0x4344_5241;
 pub const LIST_PAGE_SIZE: usize = 4096;
 /// How many runs a list page holds.
 pub const RUNS_PER_PAGE: usize = 255;
+/// Where the rights stand, and these flags above them.
+const FLAGS: usize = 0x20;
+/// The list has addresses of the guest's bus, on which other devices may answer.
+const FLAG_BUS: u32 = 1 << 2;
+/// The window is in the I/O space.
+const FLAG_IO: u32 = 1 << 3;
 /// Where the reference to the next list page stands in a list page.
 const NEXT_PAGE: usize = 0xff0;
 /// The fields of a descriptor that have to be 0: offset and length in bytes.
@@ -48,11 +54,22 @@ impl<'a> Descriptor<'a> {
         u64::from_le_bytes(field(self.0, at))
     }
 
+    /// In which space the window is that the descriptor is about.
+    pub(super) fn space(&self) -> Space {
+        if self.u32_at(FLAGS) & FLAG_IO != 0 { Space::Io } else { Space::Memory }
+    }
+
+    /// Whether the addresses in the descriptor's list are those of the guest's bus, rather than of its memory.
+    const fn home(flags: u32) -> Home {
+        if flags & FLAG_BUS != 0 { Home::Bus } else { Home::Guest }
+    }
+
     /// The export that the descriptor asks for, its runs still to be read.
     pub(super) fn listing(&self, windows: &WindowTable) -> Result<Listing, CommandStatus> {
         let offset = Some(self.u64_at(0x10)).filter(|&offset| offset != u64::MAX);
         let len = self.u64_at(0x18);
-        let rights = Rights::from_bits(self.u32_at(0x20)).ok_or(CommandStatus::BadArgument)?;
+        let flags = self.u32_at(FLAGS);
+        let rights = Rights::from_bits(flags & !(FLAG_BUS | FLAG_IO)).ok_or(CommandStatus::BadArgument)?;
         let count = u64::from(self.u32_at(0x24));
         let next = self.u64_at(0x28);
         let is_list = next != 0 && next.is_multiple_of(GRAIN) && (1..=len / GRAIN).contains(&count);
@@ -64,8 +81,8 @@ impl<'a> Descriptor<'a> {
             return Err(CommandStatus::TooMany);
         }
         let nodes = NodeSet::from_words([0x40, 0x48, 0x50, 0x58].map(|at| self.u64_at(at)));
-        let export = Export { offset, len, rights, nodes, home: Home::Guest, runs: Vec::new() };
-        Ok(Listing { export, missing, next })
+        let export = Export { offset, len, rights, nodes, home: Self::home(flags), runs: Vec::new() };
+        Ok(Listing { export, space: self.space(), missing, next })
     }
 }
 
@@ -73,6 +90,8 @@ impl<'a> Descriptor<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Listing {
     pub(super) export: Export,
+    /// In which space it is to be.
+    pub(super) space: Space,
     /// Runs that are still to be read.
     pub(super) missing: usize,
     /// The page to read next; 0 at the end.
@@ -80,7 +99,8 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    /// Takes in the runs of a page, and returns the first and last byte of each.
+    /// Takes in the runs of a page, and returns the first and last byte of each that is in memory: an access to another
+    /// device may have effects.
     pub(super) fn take_page(&mut self, page: &[u8]) -> Result<Vec<Segment>, CommandStatus> {
         if page.len() != LIST_PAGE_SIZE {
             return Err(CommandStatus::MemoryFault);
@@ -94,7 +114,9 @@ impl Listing {
                 return Err(CommandStatus::BadArgument);
             }
             let last = address.saturating_add(len.saturating_sub(1));
-            touched.extend([address, last].map(|address| Segment { address, len: 1 }));
+            if self.export.home == Home::Guest {
+                touched.extend([address, last].map(|address| Segment { address, len: 1 }));
+            }
             self.export.runs.push(run);
         }
         self.missing = self.missing.saturating_sub(count);

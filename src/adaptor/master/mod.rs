@@ -14,8 +14,10 @@ mod window;
 
 pub use access_buffer::{Full, Inbound, MAX_BYTES, MAX_REQUESTS};
 pub use command::{CommandStatus, Finished, MemoryView, Sharing};
+use window::Windows;
 pub use window::{MAX_REQUEST, MAX_RUNS, MAX_WINDOWS, Rights, Window, WindowTable};
 
+use super::address::Space;
 use super::channel::Origin;
 use super::memory::{Home, MemoryOperation, MemoryResult, OperationId, Segment};
 use super::status::{Code, Direction};
@@ -70,7 +72,7 @@ struct Running {
 /// The master unit, with its access buffer, window table and command mailbox.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Master {
-    windows: WindowTable,
+    windows: Windows,
     buffer: AccessBuffer,
     mailbox: Mailbox,
     running: BTreeMap<OperationId, Running>,
@@ -88,7 +90,7 @@ impl Master {
     /// nothing is exported yet.
     pub fn new(window_size: u64) -> Self {
         Self {
-            windows: WindowTable::new(window_size),
+            windows: Windows::new(window_size),
             buffer: AccessBuffer::default(),
             mailbox: Mailbox::new(),
             running: BTreeMap::new(),
@@ -220,9 +222,9 @@ impl Master {
         self.mailbox.sharing()
     }
 
-    /// The windows that are exported.
-    pub fn windows(&self) -> &WindowTable {
-        &self.windows
+    /// The windows of a space that are exported.
+    pub const fn windows(&self, space: Space) -> &WindowTable {
+        self.windows.get(space)
     }
 
     /// How many requests of other nodes wait and were not begun.
@@ -256,7 +258,8 @@ impl Master {
             RequestKind::Write(data) => (Direction::Write, u64::try_from(data.len()).unwrap_or(u64::MAX)),
             RequestKind::Read { len } => (Direction::Read, u64::from(*len)),
         };
-        self.windows.resolve(request.origin.node, direction, request.offset, len)
+        let windows = self.windows.get(request.at.space);
+        windows.resolve(request.origin.node, direction, request.at.offset, len)
     }
 
     fn execute(&mut self, request: Inbound, home: Home, segments: Vec<Segment>) -> MemoryOperation {

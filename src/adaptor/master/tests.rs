@@ -6,7 +6,7 @@ mod commands;
 mod serving;
 
 use super::*;
-use crate::adaptor::address::NodeId;
+use crate::adaptor::address::{Location, NodeId};
 use crate::adaptor::channel::Channel;
 use crate::adaptor::memory::MemoryFault;
 
@@ -110,11 +110,11 @@ fn origin(node: u8) -> Origin {
 
 fn write(source: u8, ticket: u64, offset: u64, data: &'static [u8]) -> Inbound {
     let kind = RequestKind::Write(Bytes::from_static(data));
-    Inbound { origin: origin(source), ticket, offset, kind }
+    Inbound { origin: origin(source), ticket, at: Location::memory(offset), kind }
 }
 
 fn read(source: u8, ticket: u64, offset: u64, len: u32) -> Inbound {
-    Inbound { origin: origin(source), ticket, offset, kind: RequestKind::Read { len } }
+    Inbound { origin: origin(source), ticket, at: Location::memory(offset), kind: RequestKind::Read { len } }
 }
 
 fn answers(master: &mut Master) -> Vec<(u8, u64, Code)> {

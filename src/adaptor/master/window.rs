@@ -3,7 +3,7 @@
 //! Invariant: windows do not overlap, lie inside the node's window of the space, and the
 //! runs of each add up to its length. What resolves is granted, byte by byte; all else has a code.
 
-use crate::adaptor::address::{BLOCK_SIZE, NodeId, NodeSet};
+use crate::adaptor::address::{BLOCK_SIZE, IO_OWN_SIZE, IO_WINDOW_SIZE, NodeId, NodeSet, Space};
 use crate::adaptor::memory::{Home, Segment};
 use crate::adaptor::status::{Code, Direction};
 use std::collections::BTreeMap;
@@ -157,6 +157,8 @@ pub struct WindowTable {
     windows: BTreeMap<u64, Window>,
     /// Runs in all windows together.
     runs: usize,
+    /// Offsets below are the adaptor's own.
+    low: u64,
     /// The size of the node's offset space.
     size: u64,
 }
@@ -164,7 +166,12 @@ pub struct WindowTable {
 impl WindowTable {
     /// An empty table for an offset space of `size` bytes.
     pub const fn new(size: u64) -> Self {
-        Self { windows: BTreeMap::new(), runs: 0, size }
+        Self { windows: BTreeMap::new(), runs: 0, low: 0, size }
+    }
+
+    /// An empty table for an offset space of `size` bytes, of which the first `low` are the adaptor's own.
+    pub const fn above(low: u64, size: u64) -> Self {
+        Self { windows: BTreeMap::new(), runs: 0, low, size }
     }
 
     /// The size of the offset space in bytes.
@@ -227,11 +234,12 @@ impl WindowTable {
 
     /// Whether a window of this offset and length (bytes) can lie in the offset space, were it empty.
     pub fn is_placeable(&self, offset: Option<u64>, len: u64) -> bool {
-        let offset = offset.unwrap_or(0);
+        let offset = offset.unwrap_or(self.low);
         let end = offset.checked_add(len);
         len != 0
             && len.is_multiple_of(GRAIN)
             && offset.is_multiple_of(GRAIN)
+            && offset >= self.low
             && end.is_some_and(|end| end <= self.size)
     }
 
@@ -289,7 +297,7 @@ impl WindowTable {
 
     /// The lowest offset at which `len` bytes are free.
     fn first_gap(&self, len: u64) -> Option<u64> {
-        let mut candidate: u64 = 0;
+        let mut candidate = self.low;
         for (&begin, window) in &self.windows {
             if begin.saturating_sub(candidate) >= len {
                 break;
@@ -297,6 +305,40 @@ impl WindowTable {
             candidate = begin.saturating_add(window.len);
         }
         self.is_placeable(Some(candidate), len).then_some(candidate)
+    }
+}
+
+/// The windows of both spaces.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Windows {
+    memory: WindowTable,
+    io: WindowTable,
+}
+
+impl Windows {
+    /// No windows; the node's window of the access space has `size` bytes.
+    pub(super) const fn new(size: u64) -> Self {
+        Self { memory: WindowTable::new(size), io: WindowTable::above(IO_OWN_SIZE, IO_WINDOW_SIZE) }
+    }
+
+    pub(super) const fn get(&self, space: Space) -> &WindowTable {
+        match space {
+            Space::Memory => &self.memory,
+            Space::Io => &self.io,
+        }
+    }
+
+    pub(super) const fn get_mut(&mut self, space: Space) -> &mut WindowTable {
+        match space {
+            Space::Memory => &mut self.memory,
+            Space::Io => &mut self.io,
+        }
+    }
+
+    /// Removes every window of the guest.
+    pub(super) fn clear(&mut self) {
+        self.memory.clear();
+        self.io.clear();
     }
 }
 

@@ -123,10 +123,10 @@ impl Initiator {
         let progress = self.progress();
         let body = if let Some(request) = self.outstanding.get(self.cursor) {
             let sequence = self.first.plus(steps(self.cursor));
-            let offset = request.place.offset;
+            let at = request.place.at;
             let body = match &request.kind {
-                RequestKind::Write(data) => Body::Write { progress, sequence, offset, data: data.clone() },
-                RequestKind::Read { len } => Body::Read { progress, sequence, offset, len: *len },
+                RequestKind::Write(data) => Body::Write { progress, sequence, at, data: data.clone() },
+                RequestKind::Read { len } => Body::Read { progress, sequence, at, len: *len },
             };
             self.cursor = self.cursor.saturating_add(1);
             self.sent = self.sent.max(self.cursor);

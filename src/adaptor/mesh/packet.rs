@@ -10,7 +10,7 @@ use crc_fast::{CrcAlgorithm, checksum};
 
 use super::neighbour::{Identity, Refusal, Routes};
 use super::sequence::{Epoch, Sequence};
-use crate::adaptor::address::{NodeId, OFFSET_BITS};
+use crate::adaptor::address::{Location, NodeId, OFFSET_BITS, Space};
 use crate::adaptor::channel::Channel;
 use crate::adaptor::status::Code;
 
@@ -89,25 +89,25 @@ pub enum Body {
         /// For how long the sender believes that a stamp gives a lease, in microseconds.
         lease: u32,
     },
-    /// Initiating side: write `data` at `offset`.
+    /// Initiating side: write `data` there.
     Write {
         /// Acknowledgement and lease.
         progress: Progress,
         /// Its place in the flow.
         sequence: Sequence,
-        /// Where, in the destination's offset space.
-        offset: u64,
+        /// Where, in the destination's offset spaces.
+        at: Location,
         /// What.
         data: Bytes,
     },
-    /// Initiating side: send back `len` bytes from `offset`.
+    /// Initiating side: send back `len` bytes from there.
     Read {
         /// Acknowledgement and lease.
         progress: Progress,
         /// Its place in the flow.
         sequence: Sequence,
-        /// From where, in the destination's offset space.
-        offset: u64,
+        /// From where, in the destination's offset spaces.
+        at: Location,
         /// How many bytes.
         len: u32,
     },
@@ -382,12 +382,13 @@ impl Body {
                 let (address, stamp, count) = (*nonce, *echo, *lease);
                 (Fields { command, epoch: epoch.0, count, address, stamp, ..none }, &[])
             }
-            Self::Write { progress, sequence, offset, data } => {
-                (Fields { address: *offset, ..initiating(command::WRITE, progress, *sequence) }, data)
+            Self::Write { progress, sequence, at, data } => {
+                let fields = initiating(command::WRITE, progress, *sequence);
+                (Fields { address: address_of(*at), ..fields }, data)
             }
-            Self::Read { progress, sequence, offset, len } => {
+            Self::Read { progress, sequence, at, len } => {
                 let fields = initiating(command::READ, progress, *sequence);
-                (Fields { address: *offset, count: *len, ..fields }, &[])
+                (Fields { address: address_of(*at), count: *len, ..fields }, &[])
             }
             Self::Confirm { progress, sent } => (initiating(command::CONFIRM, progress, *sent), &[]),
             Self::Done { epoch, first, count, code, stamp, data } => {
@@ -415,7 +416,8 @@ impl Body {
         let sequence = Sequence(fields.sequence);
         let stamp = Stamp(fields.stamp);
         let progress = Progress { epoch, acknowledge: Sequence(fields.acknowledge), echo: stamp };
-        let offset = (fields.address >> OFFSET_BITS == 0).then_some(fields.address);
+        let at = Space::from_bits(fields.address >> OFFSET_BITS)
+            .map(|space| Location { space, offset: fields.address & ((1 << OFFSET_BITS) - 1) });
         let body = match fields.command {
             command::HELLO | command::WELCOME => Self::Hello {
                 wants_reply: fields.command == command::HELLO,
@@ -424,8 +426,8 @@ impl Body {
                 echo: fields.stamp,
                 lease: fields.count,
             },
-            command::WRITE => Self::Write { progress, sequence, offset: offset?, data: data.clone() },
-            command::READ => Self::Read { progress, sequence, offset: offset?, len: fields.count },
+            command::WRITE => Self::Write { progress, sequence, at: at?, data: data.clone() },
+            command::READ => Self::Read { progress, sequence, at: at?, len: fields.count },
             command::CONFIRM => Self::Confirm { progress, sent: sequence },
             command::DONE => Self::Done {
                 epoch,
@@ -455,6 +457,11 @@ impl Body {
             && payload.len() == data.len();
         unused_are_zero.then_some(body)
     }
+}
+
+/// A location as it stands in the address field: the space above the offset.
+fn address_of(at: Location) -> u64 {
+    u64::from(at.space.bits()) << OFFSET_BITS | at.offset
 }
 
 /// CRC32C (Castagnoli) of a packet whose CRC field is still 0.

@@ -7,7 +7,7 @@ use super::framing::{FrameError, Framer};
 use super::neighbour::{Identity, MAX_HOPS, Refusal, Route, Routes};
 use super::packet::*;
 use super::sequence::{Epoch, Sequence};
-use crate::adaptor::address::NodeId;
+use crate::adaptor::address::{Location, NodeId};
 use crate::adaptor::channel::Channel;
 use crate::adaptor::status::Code;
 
@@ -21,7 +21,7 @@ fn write_packet() -> Packet {
         body: Body::Write {
             progress: Progress { epoch: Epoch(3), acknowledge: Sequence(9), echo: Stamp(0xabcd) },
             sequence: Sequence(10),
-            offset: 0x1000_2000,
+            at: Location::memory(0x1000_2000),
             data: Bytes::from_static(b"assured!"),
         },
     }
@@ -227,15 +227,16 @@ fn body() -> impl Strategy<Value = Body> {
     let sequence = any::<u32>().prop_map(Sequence);
     let epoch = any::<u32>().prop_map(Epoch);
     let stamp = any::<u64>().prop_map(Stamp);
-    let offset = 0..1u64 << 48;
+    let at = (0..1u64 << 48, any::<bool>())
+        .prop_map(|(offset, io)| if io { Location::io(offset) } else { Location::memory(offset) });
     prop_oneof![
         (any::<bool>(), epoch.clone(), any::<u64>(), any::<u64>(), any::<u32>()).prop_map(
             |(wants_reply, epoch, nonce, echo, lease)| Body::Hello { wants_reply, epoch, nonce, echo, lease }
         ),
-        (progress.clone(), sequence.clone(), offset.clone(), data.clone())
-            .prop_map(|(progress, sequence, offset, data)| Body::Write { progress, sequence, offset, data }),
-        (progress.clone(), sequence.clone(), offset, any::<u32>())
-            .prop_map(|(progress, sequence, offset, len)| Body::Read { progress, sequence, offset, len }),
+        (progress.clone(), sequence.clone(), at.clone(), data.clone())
+            .prop_map(|(progress, sequence, at, data)| Body::Write { progress, sequence, at, data }),
+        (progress.clone(), sequence.clone(), at, any::<u32>())
+            .prop_map(|(progress, sequence, at, len)| Body::Read { progress, sequence, at, len }),
         (progress, sequence.clone()).prop_map(|(progress, sent)| Body::Confirm { progress, sent }),
         (
             epoch.clone(),

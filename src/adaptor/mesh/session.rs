@@ -21,7 +21,7 @@ use super::responder::{Freshness, Responder, Ticket};
 use super::sequence::Sequence;
 use super::{Timing, Wanted};
 use crate::adaptor::Instant;
-use crate::adaptor::address::NodeId;
+use crate::adaptor::address::{Location, NodeId};
 use crate::adaptor::channel::{Channel, Origin, PerChannel, Turns};
 use crate::adaptor::event::Event;
 use crate::adaptor::master::Inbound;
@@ -227,16 +227,16 @@ impl Session {
         match packet.body {
             // The ends of a link keep their own packets to themselves.
             Body::Hello { .. } | Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => {}
-            Body::Write { progress, sequence, offset, data } => {
+            Body::Write { progress, sequence, at, data } => {
                 if self.handle_progress(now, channel, progress, out) {
                     // A copy, so that a request that waits does not hold all of what was received with it.
                     let kind = RequestKind::Write(Bytes::copy_from_slice(&data));
-                    self.handle_request(channel, sequence, offset, kind, out);
+                    self.handle_request(channel, sequence, at, kind, out);
                 }
             }
-            Body::Read { progress, sequence, offset, len } => {
+            Body::Read { progress, sequence, at, len } => {
                 if self.handle_progress(now, channel, progress, out) {
-                    self.handle_request(channel, sequence, offset, RequestKind::Read { len }, out);
+                    self.handle_request(channel, sequence, at, RequestKind::Read { len }, out);
                 }
             }
             Body::Confirm { progress, sent } => {
@@ -288,7 +288,7 @@ impl Session {
         &mut self,
         channel: Channel,
         sequence: Sequence,
-        offset: u64,
+        at: Location,
         kind: RequestKind,
         out: &mut Outputs,
     ) {
@@ -296,7 +296,7 @@ impl Session {
         let responder = &mut self.flows.get_mut(channel).responder;
         if let Some(ticket) = responder.handle_request(sequence, kind.direction(), kind.len()) {
             let ticket = ticket.to_bits();
-            out.inbound.push_back(Wanted::Request(Inbound { origin, ticket, offset, kind }));
+            out.inbound.push_back(Wanted::Request(Inbound { origin, ticket, at, kind }));
         }
     }
 

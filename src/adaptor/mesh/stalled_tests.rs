@@ -6,7 +6,7 @@ use super::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use super::sequence::{Epoch, Sequence};
 use super::{Mesh, Timing};
 use crate::adaptor::Instant;
-use crate::adaptor::address::NodeId;
+use crate::adaptor::address::{Location, NodeId};
 use crate::adaptor::channel::Channel;
 use crate::adaptor::event::Event;
 use crate::adaptor::random::Random;
@@ -56,7 +56,7 @@ fn stalled_with_a_write() -> Mesh {
     mesh.handle_packet(start(), PEER, from_peer(answer));
     assert!(mesh.peer(PEER).is_some_and(|peer| peer.up));
     let progress = Progress { epoch, acknowledge: sequence, echo: Stamp(0) };
-    let write = Body::Write { progress, sequence, offset: 0, data: vec![1].into() };
+    let write = Body::Write { progress, sequence, at: Location::memory(0), data: vec![1].into() };
     mesh.handle_packet(start(), PEER, from_peer(write));
     mesh
 }

@@ -6,8 +6,10 @@
 
 pub mod config_space;
 pub mod msix;
+mod region;
 pub mod registers;
 
 pub use config_space::{ConfigAction, ConfigSpace};
 pub use msix::Msix;
+pub use region::{Meaning, Region};
 pub use registers::{NodeEntry, Register, RegisterWrite};

@@ -18,13 +18,11 @@ impl Blocks {
     /// The blocks of `len` bytes from `place`, as far as they are in the window of its node; the block
     /// of `place` itself where `len` is 0.
     pub fn in_window(geometry: Geometry, place: Place, len: usize) -> Self {
+        let geometry = geometry.of(place.at.space);
         let last_of_window = geometry.window_size().saturating_sub(1) / BLOCK_SIZE;
-        let indices = place.block_indices(len);
-        Self {
-            first: Block { node: place.node, index: *indices.start() },
-            last: Block { node: place.node, index: (*indices.end()).min(last_of_window) },
-            last_of_window,
-        }
+        let first = Block::containing(place);
+        let last = Block { index: (*place.block_indices(len).end()).min(last_of_window), ..first };
+        Self { first, last, last_of_window }
     }
 
     /// The blocks of `len` bytes from `space_offset`; `None` where one of them is beyond the space.
@@ -33,8 +31,8 @@ impl Blocks {
         let first = geometry.place(space_offset)?;
         let last = geometry.place(last_byte)?;
         Some(Self {
-            first: Block::containing(first.node, first.offset),
-            last: Block::containing(last.node, last.offset),
+            first: Block::containing(first),
+            last: Block::containing(last),
             last_of_window: geometry.window_size().saturating_sub(1) / BLOCK_SIZE,
         })
     }
@@ -55,7 +53,7 @@ impl Blocks {
         self.nodes().flat_map(move |node| {
             let from = if node == first.node { first.index } else { 0 };
             let to = if node == last.node { last.index } else { last_of_window };
-            (from..=to).map(move |index| Block { node, index })
+            (from..=to).map(move |index| Block { space: first.space, node, index })
         })
     }
 
@@ -69,9 +67,10 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::adaptor::address::{Location, Space};
 
     fn block(node: u8, index: u64) -> Block {
-        Block { node: NodeId(node), index }
+        Block { space: Space::Memory, node: NodeId(node), index }
     }
 
     #[test]
@@ -79,7 +78,7 @@ mod tests {
         let geometry = Geometry::new(4, 8192).unwrap();
         let run = Blocks::in_space(geometry, 4000, 8192).unwrap();
         assert_eq!(run.iter().collect::<Vec<_>>(), [block(0, 0), block(0, 1), block(1, 0)]);
-        let place = Place { node: NodeId(0), offset: 4000 };
+        let place = Place { node: NodeId(0), at: Location::memory(4000) };
         let run = Blocks::in_window(geometry, place, 1 << 20);
         assert_eq!(run.iter().collect::<Vec<_>>(), [block(0, 0), block(0, 1)]);
     }
@@ -96,7 +95,7 @@ mod tests {
     #[test]
     fn no_bytes_are_in_the_block_where_they_begin() {
         let geometry = Geometry::new(4, 8192).unwrap();
-        let run = Blocks::in_window(geometry, Place { node: NodeId(2), offset: 4096 }, 0);
+        let run = Blocks::in_window(geometry, Place { node: NodeId(2), at: Location::memory(4096) }, 0);
         assert_eq!(run.iter().collect::<Vec<_>>(), [block(2, 1)]);
     }
 }

@@ -12,6 +12,15 @@ use crate::adaptor::bus::{Completion, LoadTag};
 use crate::adaptor::status::{Code, Direction, StatusWord};
 use crate::adaptor::transaction::TransactionId;
 
+/// What becomes of an error that a check answers with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Look {
+    /// It is cleared.
+    Clear,
+    /// It stays.
+    Peek,
+}
+
 /// A check that has not been answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Check {
@@ -19,6 +28,8 @@ pub struct Check {
     pub tag: LoadTag,
     /// Bytes to answer.
     pub len: usize,
+    /// What becomes of the errors.
+    pub look: Look,
     /// Transactions with a lower number were started before it.
     pub order: TransactionId,
     /// What it asks about.
@@ -28,14 +39,14 @@ pub struct Check {
 }
 
 impl Check {
-    /// The answer from the error log, which loses what is returned and only that. One byte has room for
+    /// The answer from the error log, which loses what is returned and only that, unless this is a peek. One byte has room for
     /// one direction: for writes first, and for reads where no write failed.
     pub fn answer(&self, errors: &mut ErrorRam) -> Completion {
-        let write = errors.take(self.blocks, Direction::Write, self.order);
+        let write = errors.answer(self.blocks, Direction::Write, self.order, self.look);
         let read = if self.len == 1 && !write.is_ok() {
             Code::Ok
         } else {
-            errors.take(self.blocks, Direction::Read, self.order)
+            errors.answer(self.blocks, Direction::Read, self.order, self.look)
         };
         self.answer_word(StatusWord { read, write })
     }

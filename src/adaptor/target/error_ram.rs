@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::blocks::Blocks;
+use super::check::Look;
 use crate::adaptor::address::{Block, NodeId};
 use crate::adaptor::status::{Code, Direction};
 use crate::adaptor::transaction::TransactionId;
@@ -94,16 +95,24 @@ impl ErrorRam {
     }
 
     /// Returns the first error on `blocks`, in their order, among the transactions started before the
-    /// check `before`, and clears what it returned: the errors of that one block and direction.
+    /// check `before`, and clears what it returned, unless it is a peek: the errors of that one block and direction.
     ///
     /// [`Code::LogOverflow`] stands for a block without an error of its own whose node overflowed; it is
     /// not cleared here, because any other block of the node may be the one meant.
-    pub fn take(&mut self, blocks: Blocks, direction: Direction, before: TransactionId) -> Code {
+    pub fn answer(
+        &mut self,
+        blocks: Blocks,
+        direction: Direction,
+        before: TransactionId,
+        look: Look,
+    ) -> Code {
         for block in blocks.iter() {
             let errors = self.entries.get(&block).and_then(|entry| entry.errors(direction));
             match errors {
                 Some(errors) if errors.first.order < before => {
-                    self.clear_before(block, direction, before);
+                    if look == Look::Clear {
+                        self.clear_before(block, direction, before);
+                    }
                     return errors.first.code;
                 }
                 _ if self.overflowed.contains(&block.node) => return Code::LogOverflow,

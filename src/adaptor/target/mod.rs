@@ -26,6 +26,7 @@ use bytes::Bytes;
 
 use self::backlog::Backlog;
 use self::blocks::Blocks;
+pub use self::check::Look;
 use self::check::{Check, Checks};
 use self::error_ram::ErrorRam;
 use self::fetch_buffer::FetchBuffers;
@@ -34,7 +35,7 @@ use self::tag_ram::TagRam;
 pub use self::tag_ram::{Tag, Tally};
 use self::write_buffer::WriteBuffers;
 use super::Instant;
-use super::address::{Block, Geometry, NodeId, Place};
+use super::address::{Block, Geometry, NodeId, Place, Space};
 use super::bus::{Busy, Completion, LoadTag};
 use super::status::{Code, Direction};
 use super::transaction::{Request, RequestKind, TransactionId};
@@ -42,11 +43,11 @@ use super::transaction::{Request, RequestKind, TransactionId};
 /// What happened since the last reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Counters {
-    /// Stores into the access space, executed or not; each of those that were joined counts.
+    /// Stores into the access and I/O spaces, executed or not; each of those that were joined counts.
     pub stores: u64,
-    /// Loads from the access space.
+    /// Loads from the access and I/O spaces.
     pub loads: u64,
-    /// Loads from the assurance space.
+    /// Loads from the assurance spaces.
     pub checks: u64,
     /// Transactions that did not end with [`Code::Ok`].
     pub errors: u64,
@@ -59,6 +60,7 @@ fn count(counter: &mut u64) {
 /// The target unit of one bus.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
+    /// Of memory; that of the I/O space follows from it.
     geometry: Geometry,
     gather: Duration,
     next_id: u64,
@@ -103,7 +105,8 @@ impl Target {
         }
     }
 
-    /// A store into the access space. It is posted: an error shows in a check only.
+    /// A store into the access space, or into the I/O space, where it is a transaction of its own. It is posted: an error
+    /// shows in a check only.
     ///
     /// Stores of other than 1, 2, 4 or 8 bytes, or that leave the window of their node, are not executed,
     /// and are logged as [`Code::BadSize`] on the blocks they touch in it; beyond the space there is no
@@ -113,9 +116,9 @@ impl Target {
     /// [`Busy`] where no write buffer is free. Nothing changed: hand the same store in again after a
     /// completion, at latest at [`Target::poll_timeout`]. When the backlog's time is used up, the store is
     /// not executed, and is logged as [`Code::NoResources`].
-    pub fn store(&mut self, now: Instant, space_offset: u64, data: &[u8]) -> Result<(), Busy> {
+    pub fn store(&mut self, now: Instant, space: Space, space_offset: u64, data: &[u8]) -> Result<(), Busy> {
         self.bus_is_idle = false;
-        let Some(place) = self.geometry.place(space_offset) else {
+        let Some(place) = self.geometry.of(space).place(space_offset) else {
             self.backlog.go_on(now);
             count(&mut self.counters.stores);
             return Ok(());
@@ -148,17 +151,17 @@ impl Target {
         }
     }
 
-    /// A load from the access space. The answer comes from [`Target::poll_completion`]: the data, or
+    /// A load from the access space, or from the I/O space. The answer comes from [`Target::poll_completion`]: the data, or
     /// all-ones of `len` bytes where the load failed, with the reason in the log.
     ///
     /// The lengths are those of [`Target::store`]; with any other the load is not executed. The caller
     /// bounds `len`.
-    pub fn load(&mut self, now: Instant, tag: LoadTag, space_offset: u64, len: usize) {
+    pub fn load(&mut self, now: Instant, tag: LoadTag, space: Space, space_offset: u64, len: usize) {
         self.bus_is_idle = false;
         self.backlog.go_on(now);
         count(&mut self.counters.loads);
         let failed = Completion::all_ones(tag, len);
-        let Some(place) = self.geometry.place(space_offset) else {
+        let Some(place) = self.geometry.of(space).place(space_offset) else {
             self.completions.push_back(failed);
             return;
         };
@@ -185,13 +188,21 @@ impl Target {
     ///
     /// The answer is the status word, little-endian, cut or padded with zeros to `len` bytes; in one byte
     /// it is the write code or, where no write failed, the read code. For each direction it is the first
-    /// error in the order of the blocks, and what is returned, and only that, is cleared. Beyond the space
-    /// the answer is all-ones. The caller bounds `len`.
-    pub fn check(&mut self, now: Instant, tag: LoadTag, space_offset: u64, len: usize) {
+    /// error in the order of the blocks, and what is returned, and only that, is cleared, unless it is a [`Look::Peek`].
+    /// Beyond the space the answer is all-ones. The caller bounds `len`.
+    pub fn check(
+        &mut self,
+        now: Instant,
+        tag: LoadTag,
+        look: Look,
+        space: Space,
+        space_offset: u64,
+        len: usize,
+    ) {
         self.bus_is_idle = false;
         self.backlog.go_on(now);
         count(&mut self.counters.checks);
-        let blocks = Blocks::in_space(self.geometry, space_offset, len).filter(|_| len > 0);
+        let blocks = Blocks::in_space(self.geometry.of(space), space_offset, len).filter(|_| len > 0);
         let Some(blocks) = blocks else {
             self.completions.push_back(Completion::all_ones(tag, len));
             return;
@@ -200,7 +211,7 @@ impl Target {
             self.close(node);
         }
         let waits_for = self.tags.outstanding(blocks);
-        let check = Check { tag, len, order: self.start(), blocks, waits_for };
+        let check = Check { tag, len, look, order: self.start(), blocks, waits_for };
         let answer = if waits_for == 0 {
             check.answer(&mut self.errors)
         } else if let Err(check) = self.checks.wait(check) {
@@ -357,8 +368,8 @@ impl Target {
     fn is_valid(&self, place: Place, len: usize) -> bool {
         let in_window = u64::try_from(len)
             .ok()
-            .and_then(|len| place.offset.checked_add(len))
-            .is_some_and(|end| end <= self.geometry.window_size());
+            .and_then(|len| place.at.offset.checked_add(len))
+            .is_some_and(|end| end <= self.geometry.of(place.at.space).window_size());
         matches!(len, 1 | 2 | 4 | 8) && in_window
     }
 

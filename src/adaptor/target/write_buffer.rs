@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 
 use crate::adaptor::Instant;
-use crate::adaptor::address::{BLOCK_SIZE, NodeId, Place};
+use crate::adaptor::address::{BLOCK_SIZE, Location, NodeId, Place, Space};
 use crate::adaptor::status::Code;
 use crate::adaptor::transaction::{Request, RequestKind, TransactionId};
 
@@ -29,12 +29,12 @@ struct Open {
 impl Open {
     /// Bytes that can still be added: up to the end of the block. None where it reached into the next.
     fn room(&self) -> usize {
-        let to_end = BLOCK_SIZE.saturating_sub(self.place.offset % BLOCK_SIZE);
+        let to_end = BLOCK_SIZE.saturating_sub(self.place.at.offset % BLOCK_SIZE);
         usize::try_from(to_end).unwrap_or(usize::MAX).saturating_sub(self.data.len())
     }
 
     fn end(&self) -> u64 {
-        self.place.offset.saturating_add(u64::try_from(self.data.len()).unwrap_or(u64::MAX))
+        self.place.at.offset.saturating_add(u64::try_from(self.data.len()).unwrap_or(u64::MAX))
     }
 }
 
@@ -75,10 +75,15 @@ impl WriteBuffers {
     }
 
     /// Adds a store to the node's open buffer; false where it does not begin at that buffer's end or
-    /// does not fit in its block.
+    /// does not fit in its block. A store to the I/O space is never added.
     pub fn join(&mut self, place: Place, data: &[u8]) -> bool {
+        let Location { space, offset } = place.at;
         match self.open.get_mut(&place.node) {
-            Some(open) if open.end() == place.offset && data.len() <= open.room() => {
+            Some(open)
+                if (space, open.place.at.space) == (Space::Memory, Space::Memory)
+                    && open.end() == offset
+                    && data.len() <= open.room() =>
+            {
                 open.data.extend_from_slice(data);
                 true
             }
@@ -111,9 +116,9 @@ impl WriteBuffers {
         Some(Request { id, place, kind: RequestKind::Write(Bytes::from(data)), posted: opened })
     }
 
-    /// Closes the node's open buffer if it reaches to the end of its block.
+    /// Closes the node's open buffer if nothing can join it: it reaches to the end of its block, or is for the I/O space.
     pub fn close_full(&mut self, node: NodeId) -> Option<Request> {
-        self.open.get(&node).filter(|open| open.room() == 0)?;
+        self.open.get(&node).filter(|open| open.room() == 0 || open.place.at.space == Space::Io)?;
         self.close(node)
     }
 

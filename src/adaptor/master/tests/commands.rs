@@ -9,7 +9,7 @@ fn spoilt(change: impl Fn(&mut Memory)) -> CommandStatus {
     memory.put_export(0);
     change(&mut memory);
     let (status, result) = memory.command(&mut master, 1);
-    assert_eq!(status == CommandStatus::Ok, master.windows().iter().count() == 1);
+    assert_eq!(status == CommandStatus::Ok, master.windows(Space::Memory).iter().count() == 1);
     assert_eq!(result, 0);
     status
 }
@@ -35,7 +35,7 @@ fn an_export_makes_a_window_and_returns_its_offset() {
     assert_eq!(memory.command(&mut master, 1), (CommandStatus::Ok, 0x5000));
     memory.put_export(u64::MAX);
     assert_eq!(memory.command(&mut master, 1), (CommandStatus::Ok, 0));
-    let (offset, window) = master.windows().iter().last().unwrap();
+    let (offset, window) = master.windows(Space::Memory).iter().last().unwrap();
     assert_eq!((offset, window.len(), window.rights()), (0x5000, 0x1000, Rights { read: true, write: true }));
     assert!(window.nodes().contains(NodeId(2)) && !window.nodes().contains(NodeId(1)));
 }
@@ -78,7 +78,7 @@ fn a_list_goes_over_pages() {
         let (mut master, mut memory) = (Master::new(WINDOW_SIZE), Memory::new(8 << 20));
         put_long_export(&mut memory, count);
         assert_eq!(memory.command(&mut master, 1), (CommandStatus::Ok, 0), "{count} runs");
-        assert_eq!(master.windows().iter().next().unwrap().1.run_count() as u64, count);
+        assert_eq!(master.windows(Space::Memory).iter().next().unwrap().1.run_count() as u64, count);
         assert_eq!(memory.operations as u64, 1 + 2 * count.div_ceil(255));
     }
 }
@@ -135,7 +135,7 @@ fn wrong_arguments_are_told() {
         (0x18, &[0, 0x20]),                                     // more length than runs
         (0x18, &[0, 0, 0, 0x20]),                               // longer than the window
         (0x20, &[0]),                                           // no rights
-        (0x20, &[7]),                                           // unknown rights
+        (0x20, &[0x13]),                                        // unknown rights
         (0x23, &[1]),                                           // unknown rights
         (0x24, &[0]),                                           // no runs
         (0x24, &[2]),                                           // more runs than the length has pages
@@ -211,8 +211,41 @@ fn an_unexport_removes_the_window_at_exactly_its_offset() {
     assert_eq!(memory.command(&mut master, 2).0, CommandStatus::NotFound);
     memory.put_descriptor(2, 0);
     assert_eq!(memory.command(&mut master, 2).0, CommandStatus::Ok);
-    assert_eq!(master.windows().iter().count(), 0);
+    assert_eq!(master.windows(Space::Memory).iter().count(), 0);
     assert_eq!(memory.command(&mut master, 2).0, CommandStatus::NotFound);
+}
+
+#[test]
+fn a_window_of_bus_addresses_is_made_without_touching_them() {
+    let (mut master, mut memory) = (Master::new(WINDOW_SIZE), Memory::new(1 << 20));
+    memory.put_export(0x5000);
+    memory.put(DESCRIPTOR + 0x20, &[7]);
+    memory.put(LIST, &0xfebf_0000u64.to_le_bytes());
+    assert_eq!(memory.command(&mut master, 1), (CommandStatus::Ok, 0x5000));
+    assert_eq!(memory.operations, 2, "the descriptor and the list");
+    master.push(read(2, 7, 0x5008, 4)).unwrap();
+    let operation = master.poll_operation(|_, _| true).unwrap();
+    let MemoryOperation::Read { id, home: Home::Bus, segments } = operation else { panic!("{operation:?}") };
+    assert_eq!(segments, [Segment { address: 0xfebf_0008, len: 4 }]);
+    master.handle_done(id, Err(MemoryFault::Refused));
+    assert_eq!(master.poll_answer().unwrap().code, Code::TargetFault);
+}
+
+#[test]
+fn windows_of_the_io_space_are_apart_and_leave_the_adaptors_own_part() {
+    let (mut master, mut memory) = exporting();
+    memory.put_export(0);
+    memory.put(DESCRIPTOR + 0x20, &[0xb]);
+    assert_eq!(memory.command(&mut master, 1).0, CommandStatus::BadArgument);
+    memory.put(DESCRIPTOR + 0x10, &u64::MAX.to_le_bytes());
+    assert_eq!(memory.command(&mut master, 1), (CommandStatus::Ok, 0x1000));
+    let found = |master: &Master| Space::ALL.map(|space| master.windows(space).iter().count());
+    assert_eq!(found(&master), [1, 1]);
+    memory.put_descriptor(2, 0x1000);
+    assert_eq!(memory.command(&mut master, 2).0, CommandStatus::NotFound);
+    memory.put(DESCRIPTOR + 0x20, &[8]);
+    assert_eq!(memory.command(&mut master, 2).0, CommandStatus::Ok);
+    assert_eq!(found(&master), [1, 0]);
 }
 
 #[test]
@@ -357,6 +390,6 @@ proptest! {
         prop_assert_ne!(status, CommandStatus::Busy);
         prop_assert!(memory.operations <= 3);
         let made = opcode == 1 && status == CommandStatus::Ok;
-        prop_assert_eq!(master.windows().iter().count(), usize::from(made));
+        prop_assert_eq!(master.windows(Space::Memory).iter().count(), usize::from(made));
     }
 }

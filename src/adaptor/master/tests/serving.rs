@@ -129,7 +129,7 @@ fn a_flush_returns_what_was_not_begun_and_drops_the_windows() {
     master.handle_done(id_of(&under_way), Ok(Bytes::new()));
     assert!(master.is_quiet());
     assert_eq!(answers(&mut master), [], "its outcome is unknown to those who asked");
-    assert_eq!(master.windows().iter().count(), 0);
+    assert_eq!(master.windows(Space::Memory).iter().count(), 0);
     assert_eq!((master.served_writes(), master.served_reads(), master.refused()), (0, 0, 0));
     master.push(write(2, 0, 0, b"x")).unwrap();
     memory.serve(&mut master);

@@ -77,18 +77,18 @@ fn flush_first_what_is_started_after_a_check_is_not_waited_for() {
 #[test]
 fn flush_first_the_tag_ram_knows_what_is_under_way() {
     let mut rig = Rig::new();
-    let block = Block::containing(NodeId(1), 0);
-    assert_eq!(rig.target.tag(block), Tag::default());
+    let first = block(1, 0);
+    assert_eq!(rig.target.tag(first), Tag::default());
     rig.store(1, 0, &[1; 8]);
     rig.load(1, 4092, 8);
-    let tag = rig.target.tag(block);
+    let tag = rig.target.tag(first);
     assert_eq!(tag.writes, Tally { outstanding: 1, last_buffer: Some(0) });
     assert_eq!(tag.reads, Tally { outstanding: 1, last_buffer: Some(0) });
-    assert_eq!(rig.target.tag(Block::containing(NodeId(1), 4096)).reads.outstanding, 1);
+    assert_eq!(rig.target.tag(block(1, 4096)).reads.outstanding, 1);
     for request in rig.requests() {
         rig.complete(&request, Code::Ok);
     }
-    assert_eq!(rig.target.tag(block), Tag::default());
+    assert_eq!(rig.target.tag(first), Tag::default());
 }
 
 #[test]
@@ -334,4 +334,21 @@ fn no_lost_error_a_reset_forgets_log_counters_and_buffer_logs() {
     assert_eq!((rig.target.write_log(0), rig.target.fetch_log(0)), (Code::Ok, Code::Ok));
     assert_eq!(rig.target.logged_blocks(), 0);
     assert!(!rig.target.poll_error_event());
+}
+
+#[test]
+fn a_peek_waits_and_answers_as_a_check_and_clears_nothing() {
+    let mut rig = Rig::new();
+    rig.store(1, 0, &[1; 8]);
+    let tag = rig.peek(1, 8, 4);
+    let request = rig.request().unwrap();
+    assert_eq!(rig.answer(), None);
+    rig.complete(&request, Code::Timeout);
+    let answer = vec![Code::Timeout.bits(), 0, 0, 0];
+    assert_eq!(rig.answer(), Some((tag, answer.clone())));
+    let tag = rig.peek(1, 0, 4);
+    assert_eq!(rig.answer(), Some((tag, answer)));
+    assert_eq!(rig.status(1, 0), word(Code::Ok, Code::Timeout));
+    let tag = rig.peek(1, 0, 4);
+    assert_eq!(rig.answer(), Some((tag, vec![0; 4])));
 }

@@ -9,7 +9,7 @@ fn few(write_buffers: u16, write_buffers_per_node: usize) -> Rig {
 impl Rig {
     /// A store that does not join the one before it.
     fn try_store(&mut self, node: u8, index: u64) -> Result<(), Busy> {
-        self.target.store(self.now, space(node, index * 4), &[1])
+        self.target.store(self.now, Space::Memory, space(node, index * 4), &[1])
     }
 }
 
@@ -155,7 +155,7 @@ fn bounded_checks_beyond_the_list_fail_at_once_and_clear_nothing() {
 fn bounded_an_access_of_a_hostile_length_is_logged_in_its_first_window_only() {
     let data = vec![1; 1 << 20];
     let mut rig = Rig::new();
-    rig.target.store(rig.now, space(1, 8192), &data).unwrap();
+    rig.target.store(rig.now, Space::Memory, space(1, 8192), &data).unwrap();
     assert_eq!(rig.target.logged_blocks(), 14);
     assert_eq!(rig.requests(), []);
     assert_eq!(rig.read(2, WINDOW - 1, 1 << 20, Code::Ok), vec![0xff; 1 << 20]);
@@ -188,10 +188,10 @@ fn bounded_nothing_beyond_the_space_is_executed_or_logged() {
     let size = WINDOW * u64::from(NODES);
     for offset in [size, size + 1, u64::MAX - 3, u64::MAX] {
         for len in [0, 1, 4, 8, 1 << 20] {
-            rig.target.store(rig.now, offset, &vec![1; len]).unwrap();
-            rig.target.load(rig.now, LoadTag(1), offset, len);
+            rig.target.store(rig.now, Space::Memory, offset, &vec![1; len]).unwrap();
+            rig.target.load(rig.now, LoadTag(1), Space::Memory, offset, len);
             assert_eq!(rig.answer().unwrap().1, vec![0xff; len]);
-            rig.target.check(rig.now, LoadTag(2), offset, len);
+            rig.target.check(rig.now, LoadTag(2), Look::Clear, Space::Memory, offset, len);
             assert_eq!(rig.answer().unwrap().1, vec![0xff; len]);
         }
     }

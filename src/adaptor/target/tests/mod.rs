@@ -4,6 +4,7 @@
 mod assurance;
 mod bounded;
 mod golden;
+mod io;
 mod posting;
 mod property;
 
@@ -20,6 +21,10 @@ fn at(micros: u64) -> Instant {
 
 fn space(node: u8, offset: u64) -> u64 {
     u64::from(node) * WINDOW + offset
+}
+
+fn block(node: u8, offset: u64) -> Block {
+    Block { space: Space::Memory, node: NodeId(node), index: offset / 4096 }
 }
 
 /// A target unit, the time, and short ways to say what happens to them.
@@ -41,18 +46,24 @@ impl Rig {
     }
 
     fn store(&mut self, node: u8, offset: u64, data: &[u8]) {
-        self.target.store(self.now, space(node, offset), data).unwrap();
+        self.target.store(self.now, Space::Memory, space(node, offset), data).unwrap();
     }
 
     fn load(&mut self, node: u8, offset: u64, len: usize) -> LoadTag {
         self.tags += 1;
-        self.target.load(self.now, LoadTag(self.tags), space(node, offset), len);
+        self.target.load(self.now, LoadTag(self.tags), Space::Memory, space(node, offset), len);
+        LoadTag(self.tags)
+    }
+
+    fn peek(&mut self, node: u8, offset: u64, len: usize) -> LoadTag {
+        self.tags += 1;
+        self.target.check(self.now, LoadTag(self.tags), Look::Peek, Space::Memory, space(node, offset), len);
         LoadTag(self.tags)
     }
 
     fn check(&mut self, node: u8, offset: u64, len: usize) -> LoadTag {
         self.tags += 1;
-        self.target.check(self.now, LoadTag(self.tags), space(node, offset), len);
+        self.target.check(self.now, LoadTag(self.tags), Look::Clear, Space::Memory, space(node, offset), len);
         LoadTag(self.tags)
     }
 
@@ -116,7 +127,7 @@ fn word(read: Code, write: Code) -> u32 {
 /// What a write request carries, and where.
 fn written(request: &Request) -> (u8, u64, Vec<u8>) {
     match &request.kind {
-        RequestKind::Write(data) => (request.place.node.0, request.place.offset, data.to_vec()),
+        RequestKind::Write(data) => (request.place.node.0, request.place.at.offset, data.to_vec()),
         RequestKind::Read { .. } => panic!("{request:?} is no write"),
     }
 }

@@ -1,6 +1,7 @@
 //! Stores on their way out: joining, closing, and the order of the bus.
 
 use super::*;
+use crate::adaptor::address::Location;
 
 fn lens(requests: &[Request]) -> Vec<(u8, u64, usize)> {
     requests.iter().map(written).map(|(node, offset, data)| (node, offset, data.len())).collect()
@@ -87,7 +88,7 @@ fn order_reads_do_not_pass_writes_of_the_node() {
         assert_eq!(requests.len(), if len == 4 { 2 } else { 1 });
         if let [write, read] = &requests[..] {
             assert_eq!(read.kind, RequestKind::Read { len: 4 });
-            assert_eq!(read.place, Place { node: NodeId(1), offset: 64 });
+            assert_eq!(read.place, Place { node: NodeId(1), at: Location::memory(64) });
             assert!(read.id > write.id);
         }
     }

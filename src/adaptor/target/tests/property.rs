@@ -176,7 +176,7 @@ impl Run {
         self.order += 1;
         let data: Vec<u8> = (0..len).map(|i| (self.order as usize * 8 + i) as u8).collect();
         let errors = self.errors();
-        if self.rig.target.store(self.rig.now, space(node, offset), &data).is_err() {
+        if self.rig.target.store(self.rig.now, Space::Memory, space(node, offset), &data).is_err() {
             return;
         }
         self.next = (node, (offset + len as u64).min(WINDOW - 1));
@@ -237,7 +237,7 @@ impl Run {
             while end < len {
                 let order = posted.pop_front().expect("something that the bus never did");
                 let item = &self.model.items[&order];
-                assert_eq!(item.offset, request.place.offset + end as u64, "out of order: {request:?}");
+                assert_eq!(item.offset, request.place.at.offset + end as u64, "out of order: {request:?}");
                 match &request.kind {
                     RequestKind::Write(data) => assert_eq!(data[end..][..item.data.len()], item.data),
                     RequestKind::Read { .. } => assert_eq!(item.direction, Direction::Read),
@@ -246,7 +246,7 @@ impl Run {
                 sent.items.push(order);
             }
             assert_eq!(end, len);
-            let joined_in_block = blocks(node, request.place.offset, len).len() == 1;
+            let joined_in_block = blocks(node, request.place.at.offset, len).len() == 1;
             assert!(joined_in_block || sent.items.len() == 1, "joined across blocks: {request:?}");
             self.model.sent.entry(node).or_default().push_back(sent);
         }
@@ -435,7 +435,11 @@ impl Run {
         }
         for block in 0..48 {
             assert_eq!(
-                self.rig.target.tag(Block { node: NodeId(node_of(block)), index: block % 16 }),
+                self.rig.target.tag(Block {
+                    space: Space::Memory,
+                    node: NodeId(node_of(block)),
+                    index: block % 16
+                }),
                 Tag::default()
             );
         }

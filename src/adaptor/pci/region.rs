@@ -1,0 +1,110 @@
+//! The regions of the function, and what an offset in each means.
+//!
+//! BAR1 holds the I/O space and BAR4 the assurance space of memory, each with its aliases side by side:
+//!
+//! | region | parts, of equal size |
+//! |---|---|
+//! | BAR1 | remote I/O, assurance, peek, nothing |
+//! | BAR2 | access |
+//! | BAR4 | assurance, peek |
+
+use super::config_space::{BAR0_SIZE, CONFIG_SIZE};
+use crate::adaptor::address::{Geometry, Space};
+use crate::adaptor::target::Look;
+
+/// The parts of BAR1; the last one holds nothing, because a BAR's size is a power of two.
+const IO_PARTS: u64 = 4;
+/// The parts of BAR4.
+const ASSURANCE_PARTS: u64 = 2;
+
+/// A region of the function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Region {
+    /// Configuration space.
+    Config,
+    /// BAR0.
+    Registers,
+    /// BAR1.
+    Io,
+    /// BAR2.
+    Access,
+    /// BAR4.
+    Assurance,
+}
+
+/// What an access to a region is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// Configuration space at this byte.
+    Config(u64),
+    /// The registers of BAR0 at this byte.
+    Registers(u64),
+    /// A remote access: a space, and the byte in it.
+    Access(Space, u64),
+    /// A check of accesses to a space, from this byte of it.
+    Check(Look, Space, u64),
+    /// Nothing is there.
+    Nothing,
+}
+
+impl Region {
+    /// The region's size in bytes, in an adaptor whose memory space is cut like this.
+    pub const fn size(self, geometry: Geometry) -> u64 {
+        match self {
+            Self::Config => CONFIG_SIZE as u64,
+            Self::Registers => BAR0_SIZE,
+            Self::Io => geometry.io().space_size().saturating_mul(IO_PARTS),
+            Self::Access => geometry.space_size(),
+            Self::Assurance => geometry.space_size().saturating_mul(ASSURANCE_PARTS),
+        }
+    }
+
+    /// What the byte at `offset` means.
+    pub fn decode(self, geometry: Geometry, offset: u64) -> Meaning {
+        let space = match self {
+            Self::Config => return Meaning::Config(offset),
+            Self::Registers => return Meaning::Registers(offset),
+            Self::Io => Space::Io,
+            Self::Access | Self::Assurance => Space::Memory,
+        };
+        let size = geometry.of(space).space_size();
+        let part = offset.checked_div(size).unwrap_or(u64::MAX);
+        let within = offset.checked_rem(size).unwrap_or(0);
+        match (self, part) {
+            (Self::Io | Self::Access, 0) => Meaning::Access(space, within),
+            (Self::Io, 1) | (Self::Assurance, 0) => Meaning::Check(Look::Clear, space, within),
+            (Self::Io, 2) | (Self::Assurance, 1) => Meaning::Check(Look::Peek, space, within),
+            _ => Meaning::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_a_region_follow_each_other_and_end() {
+        let geometry = Geometry::new(16, 256 << 20).unwrap();
+        let io = 1 << 20;
+        let found = [5, io + 5, 2 * io + 5, 3 * io + 5, u64::MAX].map(|at| Region::Io.decode(geometry, at));
+        let check = |look, space| Meaning::Check(look, space, 5);
+        let none = Meaning::Nothing;
+        let of_io = [check(Look::Clear, Space::Io), check(Look::Peek, Space::Io), none, none];
+        assert_eq!(found[0], Meaning::Access(Space::Io, 5));
+        assert_eq!(found[1..], of_io);
+        let memory = 4 << 30;
+        let found = [5, memory + 5, 2 * memory + 5].map(|at| Region::Assurance.decode(geometry, at));
+        assert_eq!(found, [check(Look::Clear, Space::Memory), check(Look::Peek, Space::Memory), none]);
+        assert_eq!(Region::Access.decode(geometry, memory), Meaning::Nothing);
+    }
+
+    #[test]
+    fn regions_are_powers_of_two_as_bars_have_to_be() {
+        for geometry in [Geometry::new(2, 4096).unwrap(), Geometry::new(256, 1 << 30).unwrap()] {
+            for region in [Region::Registers, Region::Io, Region::Access, Region::Assurance] {
+                assert!(region.size(geometry).is_power_of_two(), "{region:?}");
+            }
+        }
+    }
+}
