@@ -1,6 +1,6 @@
 //! The state of the PCI function that no other unit keeps: configuration space, vectors, events, and the registers that hold what was written.
 
-use super::pci::{ConfigSpace, Msix, Register};
+use super::pci::{ConfigSpace, Msix, OwnBars, Register};
 
 /// Events, as bits of EVENT and EVENT_ENABLE.
 pub(super) mod event {
@@ -49,6 +49,7 @@ impl Written {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Function {
     pub(super) config: ConfigSpace,
+    pub(super) bars: OwnBars,
     pub(super) msix: Msix,
     pub(super) written: Written,
     events: u32,

@@ -89,17 +89,23 @@ impl Node {
         any
     }
 
-    /// Executes the core's operations on guest memory, as many as others may be kept waiting for. Returns whether there
-    /// were any.
+    /// Executes the core's operations on guest memory, as many as others may be kept waiting for, and begins those on the guest's bus.
+    /// Returns whether there were any, or any ended.
     fn execute(&mut self) -> bool {
         let mut progress = false;
+        while let Some((id, result)) = self.bus.poll_done() {
+            progress = true;
+            self.adaptor.handle_memory_done(self.clock.now(), id, result);
+        }
         for _ in 0..OPERATIONS_AT_ONCE {
             // An operation is executed under a lease that may run out while this turn lasts.
             let now = self.clock.now();
+            self.adaptor.handle_bus_ready(self.bus.takes_bus_operations());
             let Some(operation) = self.adaptor.poll_memory(now) else { return progress };
             progress = true;
-            let result = self.bus.execute(&operation);
-            self.adaptor.handle_memory_done(now, operation.id(), result);
+            if let Some(result) = self.bus.execute(&operation) {
+                self.adaptor.handle_memory_done(now, operation.id(), result);
+            }
         }
         progress
     }
