@@ -26,10 +26,9 @@ pub struct OwnBars([u32; 6]);
 impl OwnBars {
     /// Notes a write to configuration space, of any length at any offset (bytes).
     pub fn note(&mut self, offset: u64, data: &[u8]) {
-        for (number, register) in (0..).zip(&mut self.0) {
+        for (begin, register) in (FIRST..).step_by(4).zip(&mut self.0) {
             let mut bytes = register.to_le_bytes();
-            for (index, byte) in (0..).zip(&mut bytes) {
-                let at = FIRST.saturating_add(number * 4).saturating_add(index);
+            for (at, byte) in (begin..).zip(&mut bytes) {
                 let place = at.checked_sub(offset).and_then(|place| usize::try_from(place).ok());
                 if let Some(&new) = place.and_then(|place| data.get(place)) {
                     *byte = new;
