@@ -270,6 +270,10 @@ impl Guest {
             return Some(self.memory.execute(operation));
         }
         let [segment] = operation.segments() else { return Some(Err(MemoryFault::Refused)) };
+        // Memory is reached by its windows, which are gone with a reset; what QEMU was asked for may still land.
+        if self.memory.holds(segment) {
+            return Some(Err(MemoryFault::Refused));
+        }
         let kind = match operation {
             MemoryOperation::Read { .. } => DmaKind::Read(segment.len),
             MemoryOperation::Write { data, .. } => DmaKind::Write(data.clone()),

@@ -339,6 +339,15 @@ impl GuestMemory {
         }
     }
 
+    /// Whether a segment touches the guest's own memory, so that it is not, or not only, another device's.
+    pub fn holds(&self, segment: &Segment) -> bool {
+        let end = segment.address.saturating_add(segment.len as u64);
+        let touched = self.ranges.range(..end).rev();
+        touched
+            .take_while(|(at, range)| range_end(**at, range) > segment.address)
+            .any(|(_, range)| !matches!(range.backing, Backing::Unreachable))
+    }
+
     fn resolve(&self, segments: &[Segment], write: bool) -> Result<Vec<Piece<'_>>, MemoryFault> {
         let mut pieces = Vec::with_capacity(segments.len());
         for segment in segments {
