@@ -18,6 +18,7 @@
 
 /* The I/O space's windows, and the parts of equal size that the BARs with several spaces have. */
 #define ARDMA_IO_WINDOW_BITS	16
+#define ARDMA_IO_OWN_SIZE	0x1000	/* at the start of each: the adaptor's own, no windows */
 #define ARDMA_IO_PARTS		4	/* I/O space, its assurance space, peek alias, nothing */
 #define ARDMA_ASSURANCE_PARTS	2	/* assurance space, peek alias */
 
@@ -95,6 +96,9 @@
 #define ARDMA_CMD_EXPORT		1
 #define ARDMA_CMD_UNEXPORT		2
 #define ARDMA_CMD_PROBE			3
+
+/* In the descriptor, beside the rights: the window is in the I/O space. */
+#define ARDMA_CMD_FLAG_IO		(1U << 3)
 
 #define ARDMA_CMD_STATUS_OK		0
 #define ARDMA_CMD_STATUS_BUSY		1

@@ -128,6 +128,7 @@ struct ardma_grant {
 	u64 length;
 	u64 nodes[4];
 	u32 rights;
+	u32 space;				/* ARDMA_SPACE_* */
 	bool lost;				/* the adaptor let go of it; memory is given back */
 };
 
@@ -179,7 +180,7 @@ u32 ardma_pending_events(struct ardma_file *file, bool take);
 int ardma_mailbox_create(struct ardma_adaptor *adaptor);
 void ardma_mailbox_destroy(struct ardma_adaptor *adaptor);
 int ardma_command_export(struct ardma_adaptor *adaptor, struct ardma_grant *grant, u64 wanted);
-int ardma_command_unexport(struct ardma_adaptor *adaptor, u64 offset);
+int ardma_command_unexport(struct ardma_adaptor *adaptor, const struct ardma_grant *grant);
 int ardma_command_probe(struct ardma_adaptor *adaptor);
 
 /* memory.c: user memory and run lists. */
@@ -194,7 +195,7 @@ dma_addr_t ardma_run_list_bus(const struct ardma_run_list *list);
 
 /* export.c: windows. */
 int ardma_export(struct ardma_file *file, struct ardma_export *argument);
-int ardma_unexport(struct ardma_file *file, u64 offset);
+int ardma_unexport(struct ardma_file *file, u32 space, u64 offset);
 int ardma_window_info(struct ardma_file *file, struct ardma_window *window);
 void ardma_grants_close(struct ardma_file *file);
 unsigned int ardma_grants_withdraw(struct ardma_adaptor *adaptor);

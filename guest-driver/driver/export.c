@@ -17,21 +17,39 @@ static bool ardma_page_aligned(u64 value)
 	return !(value & (PAGE_SIZE - 1));
 }
 
+/* Where windows of a space may lie: 0, or -EINVAL where there is no such space. */
+static int ardma_space_range(struct ardma_adaptor *adaptor, u32 space, u64 *start, u64 *end)
+{
+	switch (space) {
+	case ARDMA_SPACE_MEMORY:
+		*start = 0;
+		*end = adaptor->window_size;
+		return 0;
+	case ARDMA_SPACE_IO:
+		*start = ARDMA_IO_OWN_SIZE;
+		*end = 1ULL << ARDMA_IO_WINDOW_BITS;
+		return 0;
+	default:
+		return -EINVAL;
+	}
+}
+
 static int ardma_check_export(struct ardma_adaptor *adaptor, const struct ardma_export *argument)
 {
 	u64 offset = argument->offset;
-	u64 any = 0;
+	u64 start, end, any = 0;
 	int i;
 
 	for (i = 0; i < ARRAY_SIZE(argument->nodes); i++)
 		any |= argument->nodes[i];
-	if (argument->reserved || !any || !argument->rights || (argument->rights & ~ARDMA_RIGHTS))
+	if (!any || !argument->rights || (argument->rights & ~ARDMA_RIGHTS) ||
+	    ardma_space_range(adaptor, argument->space, &start, &end))
 		return -EINVAL;
 	if (!ardma_page_aligned(argument->address) || !ardma_page_aligned(argument->length) ||
-	    !argument->length || argument->length > adaptor->window_size)
+	    !argument->length || argument->length > end - start)
 		return -EINVAL;
 	if (offset != ARDMA_OFFSET_ANY &&
-	    (!ardma_page_aligned(offset) || offset > adaptor->window_size - argument->length))
+	    (!ardma_page_aligned(offset) || offset < start || offset > end - argument->length))
 		return -EINVAL;
 	return 0;
 }
@@ -129,6 +147,7 @@ int ardma_export(struct ardma_file *file, struct ardma_export *argument)
 	grant->offset = argument->offset;
 	grant->length = argument->length;
 	grant->rights = argument->rights;
+	grant->space = argument->space;
 	memcpy(grant->nodes, argument->nodes, sizeof(grant->nodes));
 
 	ret = ardma_memory_pin(&grant->memory, argument->address, argument->length,
@@ -158,7 +177,7 @@ err_free:
 /* Removes the window and gives its memory back; on an error both stay. */
 static int ardma_grant_withdraw(struct ardma_adaptor *adaptor, struct ardma_grant *grant)
 {
-	int ret = ardma_command_unexport(adaptor, grant->offset);
+	int ret = ardma_command_unexport(adaptor, grant);
 
 	/* A window that the adaptor does not have is as good as removed. */
 	if (ret == -ENOENT)
@@ -170,12 +189,12 @@ static int ardma_grant_withdraw(struct ardma_adaptor *adaptor, struct ardma_gran
 }
 
 /* This file's window at this offset; one that was lost only where there is no other. */
-static struct ardma_grant *ardma_grant_find(struct ardma_file *file, u64 offset)
+static struct ardma_grant *ardma_grant_find(struct ardma_file *file, u32 space, u64 offset)
 {
 	struct ardma_grant *grant, *lost = NULL;
 
 	list_for_each_entry(grant, &file->adaptor->grants, entry) {
-		if (grant->file != file || grant->offset != offset)
+		if (grant->file != file || grant->space != space || grant->offset != offset)
 			continue;
 		if (!grant->lost)
 			return grant;
@@ -184,7 +203,7 @@ static struct ardma_grant *ardma_grant_find(struct ardma_file *file, u64 offset)
 	return lost;
 }
 
-int ardma_unexport(struct ardma_file *file, u64 offset)
+int ardma_unexport(struct ardma_file *file, u32 space, u64 offset)
 {
 	struct ardma_adaptor *adaptor = file->adaptor;
 	struct ardma_grant *grant;
@@ -194,7 +213,7 @@ int ardma_unexport(struct ardma_file *file, u64 offset)
 	if (ret)
 		return ret;
 	mutex_lock(&adaptor->command_lock);
-	grant = ardma_grant_find(file, offset);
+	grant = ardma_grant_find(file, space, offset);
 	if (!grant)
 		ret = -ENOENT;
 	else if (grant->lost)
@@ -233,7 +252,8 @@ int ardma_window_info(struct ardma_file *file, struct ardma_window *window)
 		window->owner = pid_vnr(grant->owner);
 		window->flags = (grant->file == file ? ARDMA_WINDOW_MINE : 0) |
 				(grant->lost ? ARDMA_WINDOW_LOST : 0) |
-				(!grant->file ? ARDMA_WINDOW_ORPHAN : 0);
+				(!grant->file ? ARDMA_WINDOW_ORPHAN : 0) |
+				(grant->space == ARDMA_SPACE_IO ? ARDMA_WINDOW_IO : 0);
 		ret = 0;
 		break;
 	}
@@ -317,8 +337,9 @@ void ardma_grants_forget(struct ardma_adaptor *adaptor)
 	list_for_each_entry_safe(grant, next, &adaptor->grants, entry) {
 		if (!grant->lost)
 			dev_err(&adaptor->pdev->dev,
-				"%lu pages (offset 0x%llx) stay pinned: the adaptor did not let go\n",
-				grant->memory.page_count, grant->offset);
+				"%lu pages (%s offset 0x%llx) stay pinned: the adaptor did not let go\n",
+				grant->memory.page_count,
+				grant->space == ARDMA_SPACE_IO ? "I/O" : "memory", grant->offset);
 		list_del(&grant->entry);
 		ardma_grant_free(grant);
 	}

@@ -91,7 +91,7 @@ static int ardma_call_unexport(struct ardma_file *file, union ardma_argument *ar
 {
 	if (argument->unexport.reserved)
 		return -EINVAL;
-	return ardma_unexport(file, argument->unexport.offset);
+	return ardma_unexport(file, argument->unexport.space, argument->unexport.offset);
 }
 
 static int ardma_call_window(struct ardma_file *file, union ardma_argument *argument)
@@ -180,6 +180,6 @@ long ardma_ioctl(struct file *filp, unsigned int number, unsigned long address)
 		return 0;
 	/* Nobody would know of that window. */
 	if (number == ARDMA_IOC_EXPORT)
-		ardma_unexport(file, argument.export.offset);
+		ardma_unexport(file, argument.export.space, argument.export.offset);
 	return -EFAULT;
 }

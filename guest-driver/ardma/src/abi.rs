@@ -63,6 +63,11 @@ pub const RIGHT_READ: u32 = 1 << 0;
 /// Right: other nodes may write.
 pub const RIGHT_WRITE: u32 = 1 << 1;
 
+/// `Export::space`: memory.
+pub const SPACE_MEMORY: u32 = 0;
+/// `Export::space`: I/O, of which a node has 64 KiB; the first page is the adaptor's own.
+pub const SPACE_IO: u32 = 1;
+
 /// `Export::offset`: the adaptor chooses.
 pub const OFFSET_ANY: u64 = u64::MAX;
 
@@ -72,6 +77,8 @@ pub const WINDOW_MINE: u32 = 1 << 0;
 pub const WINDOW_LOST: u32 = 1 << 1;
 /// `Window::flags`: its file is closed, but the adaptor did not let go of it.
 pub const WINDOW_ORPHAN: u32 = 1 << 2;
+/// `Window::flags`: it is in the I/O space.
+pub const WINDOW_IO: u32 = 1 << 3;
 
 /// Which way the argument of a call goes, as `_IOC` counts it.
 const NONE: u32 = 0;
@@ -210,8 +217,8 @@ arguments! {
         offset: u64,
         /// In: `RIGHT_*`.
         rights: u32,
-        /// 0.
-        reserved: u32,
+        /// In: `SPACE_*`.
+        space: u32,
         /// In: who has the rights: bit `n % 64` of word `n / 64`.
         nodes: [u64; 4],
     }
@@ -220,8 +227,10 @@ arguments! {
     Unexport = (WRITE, 0x03) {
         /// In: as EXPORT gave it.
         offset: u64,
+        /// In: as EXPORT took it.
+        space: u32,
         /// 0.
-        reserved: u64,
+        reserved: u32,
     }
 
     /// The windows of all files of this adaptor, one by one.

@@ -136,10 +136,13 @@ fn constants_are_those_of_the_header() {
         ("ARDMA_NODE_SELF", NODE_SELF.into()),
         ("ARDMA_RIGHT_READ", RIGHT_READ.into()),
         ("ARDMA_RIGHT_WRITE", RIGHT_WRITE.into()),
+        ("ARDMA_SPACE_MEMORY", SPACE_MEMORY.into()),
+        ("ARDMA_SPACE_IO", SPACE_IO.into()),
         ("ARDMA_OFFSET_ANY", OFFSET_ANY),
         ("ARDMA_WINDOW_MINE", WINDOW_MINE.into()),
         ("ARDMA_WINDOW_LOST", WINDOW_LOST.into()),
         ("ARDMA_WINDOW_ORPHAN", WINDOW_ORPHAN.into()),
+        ("ARDMA_WINDOW_IO", WINDOW_IO.into()),
     ];
     for (name, value) in own {
         assert_eq!(constants.get(*name), Some(value), "{name}");

@@ -1,6 +1,6 @@
 //! What can go wrong, in words that say what to do about it.
 
-use crate::place::{ParseError, Place};
+use crate::place::{ParseError, Place, Space};
 use crate::status::{Direction, Status};
 use std::io;
 use std::path::PathBuf;
@@ -135,7 +135,7 @@ impl Error {
 pub(crate) enum CallKind {
     Info,
     Node,
-    Export,
+    Export(Space),
     Unexport,
     Window,
     OverflowAck,
@@ -152,23 +152,30 @@ impl CallKind {
             (_, libc::EIO) => "the adaptor does not answer; a reset may help",
             (_, libc::ETIMEDOUT) => "the adaptor did not answer in time; whether it was done is unknown",
             (_, libc::ENOTTY) => "the loaded module does not know this call; is it older than this program?",
-            (Export, libc::EINVAL) => {
+            (Export(Space::Io), libc::EINVAL) => {
+                "in the I/O space offset and size must be multiples of 4096, between 0x1000 and 0x10000, with at least one right and one node"
+            }
+            (Export(_), libc::EINVAL) => {
                 "the offset must be a multiple of 4096, the size above 0 and at most the window size, with at least one right and one node"
             }
-            (Export, libc::ENOMEM) => "more memory than may be locked (ulimit -l), or than there is",
-            (Export, libc::ENOSPC) => {
+            (Export(_), libc::ENOMEM) => "more memory than may be locked (ulimit -l), or than there is",
+            (Export(_), libc::ENOSPC) => {
                 "it overlaps another window, or no gap is large enough (see ardma info)"
             }
-            (Export, libc::ENOBUFS) => "more windows, or scattered pieces of memory, than the adaptor holds",
-            (Export, libc::EOPNOTSUPP) => {
+            (Export(_), libc::ENOBUFS) => {
+                "more windows, or scattered pieces of memory, than the adaptor holds"
+            }
+            (Export(_), libc::EOPNOTSUPP) => {
                 "the adaptor does not share this guest's memory: QEMU needs memory-backend-memfd,share=on (see dmesg)"
             }
-            (Export, libc::ENXIO) => "the memory is not where the adaptor can reach it",
-            (Export, libc::EFAULT) => "the memory is not mapped, or not with the access that the rights need",
+            (Export(_), libc::ENXIO) => "the memory is not where the adaptor can reach it",
+            (Export(_), libc::EFAULT) => {
+                "the memory is not mapped, or not with the access that the rights need"
+            }
             (Unexport, libc::ENOENT) => "no window of this program begins there",
             (Unexport, libc::ESTALE) => "a reset of the adaptor had already removed it",
             (Map, libc::ENXIO) => "that is not inside the window of a node of this adaptor",
-            (Map, libc::EACCES) => "the assurance space can be read only",
+            (Map, libc::EACCES) => "the assurance space and its peek alias can be read only",
             (Node | OverflowAck, libc::EINVAL) => "node ids go from 0 to 255",
             (Reset, libc::EPERM) => "only root may reset the adaptor",
             _ => "the module refused",
@@ -183,7 +190,7 @@ mod tests {
     #[test]
     fn an_errno_is_explained_by_its_call() {
         let source = io::Error::from_raw_os_error(libc::EOPNOTSUPP);
-        let error = Error::call(CallKind::Export, "export of 4096 bytes", source);
+        let error = Error::call(CallKind::Export(Space::Memory), "export of 4096 bytes", source);
         let text = error.to_string();
         assert!(
             text.starts_with("export of 4096 bytes: the adaptor does not share this guest's memory"),
@@ -196,7 +203,7 @@ mod tests {
     fn a_failed_access_names_block_and_code() {
         let error = Error::Access {
             direction: Direction::Write,
-            place: Place { node: 2, offset: 0x3000 },
+            place: Place::memory(2, 0x3000),
             length: 4096,
             status: Status::from_bits(0x82),
             attempts: 1,

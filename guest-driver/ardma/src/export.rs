@@ -3,7 +3,7 @@
 use crate::abi;
 use crate::error::{CallKind, Error};
 use crate::mapping::Memory;
-use crate::place::{Nodes, Place};
+use crate::place::{Nodes, Place, Space};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -11,6 +11,8 @@ use std::sync::Arc;
 /// Who may do what with exported memory, and where it appears.
 #[derive(Clone, Copy, Debug)]
 pub struct ExportOptions {
+    /// In which of this node's spaces it appears. Of its I/O space the first 4096 bytes are the adaptor's own.
+    pub space: Space,
     /// Offset in this node's window, a multiple of 4096; the adaptor chooses where there is none.
     pub offset: Option<u64>,
     /// Whether other nodes may read it.
@@ -22,9 +24,9 @@ pub struct ExportOptions {
 }
 
 impl Default for ExportOptions {
-    /// All nodes may read and write; the adaptor chooses the offset.
+    /// All nodes may read and write; it is in the memory space, and the adaptor chooses the offset.
     fn default() -> Self {
-        Self { offset: None, read: true, write: true, nodes: Nodes::ALL }
+        Self { space: Space::Memory, offset: None, read: true, write: true, nodes: Nodes::ALL }
     }
 }
 
@@ -50,15 +52,20 @@ impl Export {
             length: memory.length(),
             offset: options.offset.unwrap_or(abi::OFFSET_ANY),
             rights: right(options.read, abi::RIGHT_READ) | right(options.write, abi::RIGHT_WRITE),
-            reserved: 0,
+            space: options.space.number(),
             nodes: options.nodes.words(),
         };
         // SAFETY: the memory is reached by volatile accesses only, and stays mapped at least as long as
         // the window: `drop` ends the window first. (Where that fails the module keeps the pages pinned.)
         unsafe { abi::call(file.as_fd(), &mut argument) }.map_err(|source| {
-            Error::call(CallKind::Export, format!("export of {} bytes", memory.length()), source)
+            Error::call(
+                CallKind::Export(options.space),
+                format!("export of {} bytes", memory.length()),
+                source,
+            )
         })?;
-        let place = Place { node: u8::try_from(node).unwrap_or(u8::MAX), offset: argument.offset };
+        let node = u8::try_from(node).unwrap_or(u8::MAX);
+        let place = Place { node, space: options.space, offset: argument.offset };
         Ok(Self { file, place, memory, active: true })
     }
 
@@ -81,7 +88,8 @@ impl Export {
         if !std::mem::take(&mut self.active) {
             return Ok(());
         }
-        let mut argument = abi::Unexport { offset: self.place.offset, reserved: 0 };
+        let Place { space, offset, .. } = self.place;
+        let mut argument = abi::Unexport { offset, space: space.number(), reserved: 0 };
         // SAFETY: UNEXPORT touches no memory of this process.
         unsafe { abi::call(self.file.as_fd(), &mut argument) }.map_err(|source| {
             Error::call(CallKind::Unexport, format!("end of the export at {}", self.place), source)

@@ -58,7 +58,7 @@ pub use adaptor::{Adaptor, DEFAULT_DEVICE, Info, Node, Window};
 pub use error::Error;
 pub use export::{Export, ExportOptions};
 pub use mapping::{Memory, PAGE};
-pub use place::{Nodes, ParseError, Place, parse_hex, parse_node, parse_size};
+pub use place::{Nodes, ParseError, Place, Space, parse_hex, parse_node, parse_size};
 pub use remote::{BlockPart, RemoteWindow};
 pub use status::{Class, Code, Direction, Status};
 pub use transfer::{Counts, Retries, Transfer};

@@ -117,6 +117,10 @@ struct ardma_node {
 	__u64 incarnation;	/* out: 0 where none was seen */
 };
 
+/* The spaces of a node in which a window can be. */
+#define ARDMA_SPACE_MEMORY	0
+#define ARDMA_SPACE_IO		1	/* a window of 64 KiB; the first page is the adaptor's own */
+
 /* Bits of ardma_export.rights. */
 #define ARDMA_RIGHT_READ	(1U << 0)	/* other nodes may read */
 #define ARDMA_RIGHT_WRITE	(1U << 1)	/* other nodes may write */
@@ -126,10 +130,11 @@ struct ardma_node {
 
 /*
  * ARDMA_IOC_EXPORT: makes a window of this process's memory, which stays pinned until the window
- * goes.
+ * goes. Its offset is one in this node's window of the space that is named.
  *
  *   EINVAL      address, length or offset is not a multiple of the page size; length is 0; it
- *               does not fit into the node's window; no right, an unknown right or no node
+ *               does not fit into the node's window, or begins in what is the adaptor's own; no right,
+ *               an unknown right or space, or no node
  *   EFAULT      not mapped, or without the access that the rights need
  *   ENOMEM      more than RLIMIT_MEMLOCK allows, or no memory
  *   ENOSPC      it overlaps another window, or no gap is large enough
@@ -143,25 +148,27 @@ struct ardma_export {
 	__u64 length;		/* in: bytes */
 	__u64 offset;		/* in, or ARDMA_OFFSET_ANY; out: in this node's window */
 	__u32 rights;		/* in: ARDMA_RIGHT_* */
-	__u32 reserved;		/* zero */
+	__u32 space;		/* in: ARDMA_SPACE_* */
 	__u64 nodes[4];		/* in: who has them: bit n % 64 of word n / 64 */
 };
 
 /*
  * ARDMA_IOC_UNEXPORT: removes a window of this file. When it returns 0 nothing more lands there.
  *
- *   ENOENT      no window of this file begins at this offset
+ *   ENOENT      no window of this file begins at this offset of this space
  *   ESTALE      it had already been lost by a reset of the adaptor; now it is forgotten
  */
 struct ardma_unexport {
 	__u64 offset;		/* in: as ARDMA_IOC_EXPORT gave it */
-	__u64 reserved;		/* zero */
+	__u32 space;		/* in: as ARDMA_IOC_EXPORT took it */
+	__u32 reserved;		/* zero */
 };
 
 /* Bits of ardma_window.flags. */
 #define ARDMA_WINDOW_MINE	(1U << 0)	/* of this open file */
 #define ARDMA_WINDOW_LOST	(1U << 1)	/* by a reset; kept until the owner removes it */
 #define ARDMA_WINDOW_ORPHAN	(1U << 2)	/* file closed, but the adaptor did not let go */
+#define ARDMA_WINDOW_IO		(1U << 3)	/* in the I/O space */
 
 /*
  * ARDMA_IOC_WINDOW: the windows of all files of this adaptor, one by one. ENOENT past the end.

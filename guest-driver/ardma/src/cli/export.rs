@@ -4,7 +4,7 @@
 //! drive it through a pipe.
 
 use super::{Failure, file_failure, signals};
-use ardma::{Adaptor, Export, ExportOptions, Memory, Nodes, parse_size};
+use ardma::{Adaptor, Export, ExportOptions, Memory, Nodes, Space, parse_size};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, BufRead, IsTerminal, Read, Write};
@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 
 const HELP: &str = "\
-The first line on standard output is `exported NODE:0xOFFSET BYTES`. Then each line on standard input is a command, answered by
+The first line on standard output is `exported NODE:0xOFFSET BYTES` (or `NODE:io:0xOFFSET`). Then each line on standard input is a command, answered by
 one line:
   sha256 [LENGTH]     sha256 HEX
   fill BYTE           ok
@@ -36,6 +36,9 @@ pub struct Arguments {
     /// Offset in this node's window; the adaptor chooses where it is not given.
     #[arg(long, value_name = "OFFSET", value_parser = parse_size)]
     at: Option<u64>,
+    /// Into the I/O space, where it has room from 0x1000 up to 0x10000.
+    #[arg(long)]
+    io: bool,
     /// Other nodes may only read.
     #[arg(long, conflicts_with = "write_only")]
     read_only: bool,
@@ -111,6 +114,7 @@ pub fn run(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Res
         load(&memory, path)?;
     }
     let options = ExportOptions {
+        space: if arguments.io { Space::Io } else { Space::Memory },
         offset: arguments.at,
         read: !arguments.write_only,
         write: !arguments.read_only,

@@ -1,7 +1,7 @@
 //! `ardma info` and `ardma wait`: this node, its peers, its windows.
 
 use super::{Failure, human};
-use ardma::{Adaptor, Info, Node, Nodes, Window, abi, parse_node};
+use ardma::{Adaptor, Info, Node, Nodes, Place, Space, Window, abi, parse_node};
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -104,10 +104,11 @@ fn window(info: &Info, window: &Window) -> String {
         abi::RIGHT_WRITE => "write only",
         _ => "read and write",
     };
+    let space = if window.flags & abi::WINDOW_IO != 0 { Space::Io } else { Space::Memory };
+    let node = u8::try_from(info.node).unwrap_or(u8::MAX);
     let mut text = format!(
-        "window {}:{:#x}: {} bytes, {rights}, nodes {}, process {}",
-        info.node,
-        window.offset,
+        "window {}: {} bytes, {rights}, nodes {}, process {}",
+        Place { node, space, offset: window.offset },
         window.length,
         Nodes::from_words(window.nodes),
         window.owner
@@ -159,5 +160,7 @@ mod tests {
         };
         let info = Info { node: 1, ..Info::default() };
         assert_eq!(window(&info, &entry), "window 1:0x4000: 8192 bytes, read and write, nodes 1, process 77");
+        let entry = Window { flags: abi::WINDOW_IO, ..entry };
+        assert!(window(&info, &entry).starts_with("window 1:io:0x4000: "));
     }
 }

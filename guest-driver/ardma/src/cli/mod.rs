@@ -15,7 +15,7 @@ use std::path::PathBuf;
 /// Remote memory access that tells the truth: the guest's tool.
 ///
 /// Sizes and offsets are decimal or 0x hex, with K, M, G or T for powers of 1024. A place in another node's memory
-/// is NODE:OFFSET, such as 2:0x1000. Exit status: 0 all well, 1 an access or a test failed, 2 bad usage, 3
+/// is NODE:OFFSET, such as 2:0x1000, and one in its I/O space NODE:io:OFFSET. Exit status: 0 all well, 1 an access or a test failed, 2 bad usage, 3
 /// something else went wrong.
 #[derive(Debug, Parser)]
 #[command(name = "ardma", version)]
@@ -33,9 +33,9 @@ enum Command {
     Info,
     /// Export zeroed memory to other nodes and hold it.
     Export(export::Arguments),
-    /// Store values or bytes into another node's memory, and check.
+    /// Store values or bytes into another node's memory or I/O space, and check.
     Write(access::WriteArguments),
-    /// Load bytes from another node's memory, and check.
+    /// Load bytes from another node's memory or I/O space, and check.
     Read(access::ReadArguments),
     /// Ask whether the accesses to blocks were executed since their last check, and clear their errors.
     Check(access::CheckArguments),

@@ -50,7 +50,7 @@ fn refuse(context: &Context, what: &str, mut argument: abi::Export, errno: i32) 
     // SAFETY: where it succeeds against expectation, it is ended before the memory (which nothing refers to) goes.
     let result = unsafe { abi::call(context.adaptor.as_fd(), &mut argument) };
     if result.is_ok() {
-        let mut undo = abi::Unexport { offset: argument.offset, reserved: 0 };
+        let mut undo = abi::Unexport { offset: argument.offset, space: argument.space, ..Default::default() };
         // SAFETY: UNEXPORT touches no memory of this process.
         drop(unsafe { abi::call(context.adaptor.as_fd(), &mut undo) });
     }
@@ -76,7 +76,16 @@ fn bad_exports(context: &Context) -> Verdict {
     bad("no right", &|export| export.rights = 0)?;
     bad("an unknown right", &|export| export.rights |= 1 << 31)?;
     bad("no node", &|export| export.nodes = [0; 4])?;
-    bad("a field that is not zero", &|export| export.reserved = 1)?;
+    bad("an unknown space", &|export| export.space = 2)?;
+    let io = |offset, pages: u64| {
+        move |export: &mut abi::Export| {
+            (export.space, export.offset) = (abi::SPACE_IO, offset);
+            export.length = PAGE.saturating_mul(pages);
+        }
+    };
+    bad("the adaptor's own part of the I/O space", &io(0, 1))?;
+    bad("what goes beyond the I/O space", &io(0xf000, 2))?;
+    bad("the whole of the I/O space", &io(abi::OFFSET_ANY, 16))?;
     equal("windows of this file", mine(context)?, 0)
 }
 
@@ -150,7 +159,7 @@ fn bad_fields(context: &Context) -> Verdict {
     let mut ack = abi::OverflowAck { node: 256, reserved: 0 };
     // SAFETY: as above.
     refused("OVERFLOW_ACK 256", unsafe { abi::call(device, &mut ack) }, libc::EINVAL)?;
-    let mut unexport = abi::Unexport { offset: 1, reserved: 0 };
+    let mut unexport = abi::Unexport { offset: 1, ..Default::default() };
     // SAFETY: as above.
     refused("UNEXPORT of nothing", unsafe { abi::call(device, &mut unexport) }, libc::ENOENT)?;
     let mut window = abi::Window { index: u32::MAX, ..Default::default() };
