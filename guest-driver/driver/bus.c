@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Memory of other PCI functions, which other nodes reach by the adaptor: it makes the accesses on
- * this guest's bus. A window goes with its function, since its addresses may be another's then.
+ * this machine's bus. A window goes with its function, since its addresses may be another's then.
  */
 #include <linux/capability.h>
 #include <linux/security.h>
@@ -15,9 +15,7 @@ static int ardma_bar_range(struct pci_dev *function, struct ardma_export_bar *ar
 	unsigned long flags = pci_resource_flags(function, argument->bar);
 	u64 size = pci_resource_len(function, argument->bar);
 
-	if (!(flags & IORESOURCE_MEM) || (flags & IORESOURCE_UNSET) || !size)
-		return -ENXIO;
-	if (argument->start >= size)
+	if (!(flags & IORESOURCE_MEM) || (flags & IORESOURCE_UNSET) || argument->start >= size)
 		return -ENXIO;
 	if (!argument->length)
 		argument->length = size - argument->start;
@@ -25,21 +23,17 @@ static int ardma_bar_range(struct pci_dev *function, struct ardma_export_bar *ar
 		return -ENXIO;
 	*address = pci_resource_start(function, argument->bar) + argument->start;
 	/* What shares a page with it would be reached as well. */
-	if (!IS_ALIGNED(*address | argument->length, ARDMA_MEMORY_GRAIN))
-		return -EINVAL;
-	return 0;
+	return IS_ALIGNED(*address | argument->length, ARDMA_MEMORY_GRAIN) ? 0 : -EINVAL;
 }
 
 /*
- * Finds the memory and makes it reachable, until ardma_bar_give(). Under pci_lock_rescan_remove(),
- * so that the function does not go meanwhile.
+ * Finds the memory and keeps its function enabled until ardma_bar_give(). Under
+ * pci_lock_rescan_remove(), so that the function does not go meanwhile.
  */
-int ardma_bar_take(struct ardma_adaptor *adaptor, struct ardma_export_bar *argument,
-		   struct ardma_bar *bar)
+int ardma_bar_take(struct ardma_adaptor *adaptor, struct ardma_bar *bar,
+		   struct ardma_export_bar *argument)
 {
-	struct device *dev = &adaptor->pdev->dev;
 	struct pci_dev *function;
-	phys_addr_t address;
 	int ret;
 
 	if (!capable(CAP_SYS_RAWIO))
@@ -47,16 +41,15 @@ int ardma_bar_take(struct ardma_adaptor *adaptor, struct ardma_export_bar *argum
 	ret = security_locked_down(LOCKDOWN_PCI_ACCESS);
 	if (ret)
 		return ret;
-	if (argument->bar >= PCI_STD_NUM_BARS || argument->bus > 0xff || argument->devfn > 0xff)
+	if (argument->bar >= PCI_STD_NUM_BARS || argument->function > 0xffff)
 		return -EINVAL;
-	function = pci_get_domain_bus_and_slot(argument->domain, argument->bus, argument->devfn);
+	function = pci_get_domain_bus_and_slot(argument->domain, argument->function >> 8,
+					       argument->function & 0xff);
 	if (!function)
 		return -ENXIO;
-	if (function == adaptor->pdev) {
-		ret = -EINVAL;
-		goto err_put;
-	}
-	ret = ardma_bar_range(function, argument, &address);
+	ret = function == adaptor->pdev ? -EINVAL : 0;
+	if (!ret)
+		ret = ardma_bar_range(function, argument, &bar->address);
 	if (ret)
 		goto err_put;
 
@@ -66,37 +59,48 @@ int ardma_bar_take(struct ardma_adaptor *adaptor, struct ardma_export_bar *argum
 	device_unlock(&function->dev);
 	if (ret)
 		goto err_put;
-	bar->bus = dma_map_resource(dev, address, argument->length, DMA_BIDIRECTIONAL, 0);
-	if (dma_mapping_error(dev, bar->bus)) {
-		ret = -ENXIO;
-		goto err_disable;
-	}
 	bar->function = function;
-	bar->length = argument->length;
 	return 0;
 
-err_disable:
-	pci_disable_device(function);
 err_put:
 	pci_dev_put(function);
 	return ret;
 }
 
-void ardma_bar_give(struct ardma_adaptor *adaptor, struct ardma_bar *bar)
+void ardma_bar_give(struct ardma_bar *bar)
 {
-	dma_unmap_resource(&adaptor->pdev->dev, bar->bus, bar->length, DMA_BIDIRECTIONAL, 0);
 	pci_disable_device(bar->function);
 	pci_dev_put(bar->function);
 	bar->function = NULL;
+}
+
+/* Maps length bytes for DMA. */
+int ardma_bar_map(struct ardma_adaptor *adaptor, struct ardma_bar *bar, u64 length)
+{
+	struct device *dev = &adaptor->pdev->dev;
+
+	bar->bus = dma_map_resource(dev, bar->address, length, DMA_BIDIRECTIONAL, 0);
+	if (dma_mapping_error(dev, bar->bus))
+		return -ENXIO;
+	bar->mapped = length;
+	return 0;
+}
+
+void ardma_bar_unmap(struct ardma_adaptor *adaptor, struct ardma_bar *bar)
+{
+	if (bar->mapped)
+		dma_unmap_resource(&adaptor->pdev->dev, bar->bus, bar->mapped, DMA_BIDIRECTIONAL, 0);
+	bar->mapped = 0;
 }
 
 /* A function of the bus is about to go. */
 static int ardma_bus_event(struct notifier_block *block, unsigned long event, void *data)
 {
 	struct ardma_adaptor *adaptor = container_of(block, struct ardma_adaptor, bus_events);
+	struct device *dev = data;
 
 	if (event == BUS_NOTIFY_DEL_DEVICE)
-		ardma_grants_function_gone(adaptor, to_pci_dev(data));
+		ardma_grants_function_gone(adaptor, to_pci_dev(dev));
 	return NOTIFY_DONE;
 }
 
@@ -106,6 +110,7 @@ int ardma_bus_watch(struct ardma_adaptor *adaptor)
 	return bus_register_notifier(&pci_bus_type, &adaptor->bus_events);
 }
 
+/* Not under the gate, which a notification that is under way may wait for. */
 void ardma_bus_unwatch(struct ardma_adaptor *adaptor)
 {
 	bus_unregister_notifier(&pci_bus_type, &adaptor->bus_events);
