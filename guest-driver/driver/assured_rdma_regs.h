@@ -125,6 +125,7 @@
 #define ARDMA_CMD_PROBE			3
 
 /* In the descriptor, beside the rights: the window is in the I/O space. */
+#define ARDMA_CMD_FLAG_BUS		(1U << 2)
 #define ARDMA_CMD_FLAG_IO		(1U << 3)
 
 #define ARDMA_CMD_STATUS_OK		0

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::messages::Coalescing;
-use super::pci::{ConfigSpace, Msix, Register};
+use super::pci::{ConfigSpace, Msix, OwnBars, Register};
 
 /// Events, as bits of EVENT and EVENT_ENABLE.
 pub(super) mod event {
@@ -65,6 +65,7 @@ impl Written {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Function {
     pub(super) config: ConfigSpace,
+    pub(super) bars: OwnBars,
     pub(super) msix: Msix,
     pub(super) written: Written,
     events: u32,

@@ -177,6 +177,7 @@ impl Adaptor {
             Meaning::Access(space, offset) => self.target.store(now, space, offset, data)?,
             Meaning::Check(..) | Meaning::Nothing => {}
             Meaning::Config(offset) => {
+                self.function.bars.note(offset, data);
                 if self.function.config.write(offset, data) == Some(ConfigAction::FunctionLevelReset) {
                     self.handle_reset(now);
                 }
@@ -312,7 +313,12 @@ impl Adaptor {
         self.completions.pop_front()
     }
 
-    /// A memory operation, to be executed at once.
+    /// Whether the bus takes operations on its devices ([`Home::Bus`]) from now on; it does at first. Others do not wait for it.
+    pub const fn handle_bus_ready(&mut self, is_ready: bool) {
+        self.master.set_bus_ready(is_ready);
+    }
+
+    /// A memory operation, to be begun at once. One on the bus may end later, and others come meanwhile.
     pub fn poll_memory(&mut self, now: Instant) -> Option<MemoryOperation> {
         loop {
             let mesh = &self.mesh;
@@ -322,12 +328,21 @@ impl Adaptor {
             self.tell_of_messages(now);
             let operation = operation?;
             let hosted = matches!(operation.home(), Home::Hosted(_));
-            if hosted || self.function.config.bus_master_enabled() {
+            // A function that may not be bus master reaches no memory.
+            if !hosted && !self.function.config.bus_master_enabled() {
+                self.handle_memory_done(now, operation.id(), Err(MemoryFault::Unmapped));
+            } else if operation.home() == Home::Bus && self.is_own(&operation) {
+                self.handle_memory_done(now, operation.id(), Err(MemoryFault::Refused));
+            } else {
                 return Some(operation);
             }
-            // A function that may not be bus master reaches no memory.
-            self.handle_memory_done(now, operation.id(), Err(MemoryFault::Unmapped));
         }
+    }
+
+    /// Whether an operation on the bus would come back to this function.
+    fn is_own(&self, operation: &MemoryOperation) -> bool {
+        let geometry = self.settings.geometry;
+        operation.segments().iter().any(|segment| self.function.bars.overlap(geometry, segment))
     }
 
     /// The next packet for the link to `to`.

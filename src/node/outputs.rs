@@ -1,6 +1,7 @@
 //! Carries out what the core says: memory operations, answers, interrupts, packets, messages to the operator.
 
 use super::Node;
+use super::bus::Bus;
 use crate::adaptor::Instant;
 use crate::adaptor::event::Event;
 use crate::adaptor::memory::{Home, MemoryFault};
@@ -94,21 +95,28 @@ impl Node {
         any
     }
 
-    /// Executes the core's operations, each where it belongs, and as many as others may be kept waiting for. Returns whether
-    /// there were any.
+    /// Executes the core's operations, each where it belongs, and as many as others may be kept waiting for; begins those on
+    /// the guest's bus. Returns whether there were any, or any ended.
     fn execute(&mut self) -> bool {
         let mut progress = false;
+        while let Some((id, result)) = self.bus.as_mut().and_then(Bus::poll_done) {
+            progress = true;
+            self.adaptor.handle_memory_done(self.clock.now(), id, result);
+        }
         for _ in 0..OPERATIONS_AT_ONCE {
             // An operation is executed under a lease that may run out while this turn lasts.
             let now = self.clock.now();
+            self.adaptor.handle_bus_ready(self.bus.as_ref().is_none_or(Bus::takes_bus_operations));
             let Some(operation) = self.adaptor.poll_memory(now) else { return progress };
             progress = true;
-            let result = match (operation.home(), &self.bus) {
-                (Home::Hosted(device), _) => self.devices.execute(device, &operation),
+            let result = match (operation.home(), &mut self.bus) {
+                (Home::Hosted(device), _) => Some(self.devices.execute(device, &operation)),
                 (Home::Guest | Home::Bus, Some(bus)) => bus.execute(&operation),
-                (Home::Guest | Home::Bus, None) => Err(MemoryFault::Unmapped),
+                (Home::Guest | Home::Bus, None) => Some(Err(MemoryFault::Unmapped)),
             };
-            self.adaptor.handle_memory_done(now, operation.id(), result);
+            if let Some(result) = result {
+                self.adaptor.handle_memory_done(now, operation.id(), result);
+            }
         }
         progress
     }

@@ -34,7 +34,7 @@ pub enum MapError {
     Range,
     /// It overlaps a range that is mapped already.
     Overlap,
-    /// As many ranges are mapped as are allowed.
+    /// As many ranges are mapped as were agreed on.
     TooMany,
     /// The descriptor is not that of a regular file.
     NotAFile,
@@ -68,7 +68,7 @@ impl fmt::Display for MapError {
         match self {
             Self::Range => f.write_str("the range is empty or wraps around"),
             Self::Overlap => f.write_str("the range overlaps one that is mapped already"),
-            Self::TooMany => write!(f, "{MAX_RANGES} ranges are mapped already"),
+            Self::TooMany => f.write_str("as many ranges are mapped as were agreed on"),
             Self::NotAFile => f.write_str("the descriptor is not that of a file that can be mapped"),
             Self::FileTooShort { needed, size } => {
                 write!(f, "the range ends at {needed:#x} in a file of {size:#x} bytes")
@@ -114,9 +114,11 @@ struct KnownFile {
 }
 
 /// See the module. A new one for each client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct GuestMemory {
     ranges: BTreeMap<u64, Range>,
+    /// The most ranges.
+    limit: usize,
     files: HashMap<FileId, KnownFile>,
     /// With so many, those that are gone are forgotten.
     forget_at: usize,
@@ -125,10 +127,29 @@ pub struct GuestMemory {
     warned: bool,
 }
 
+impl Default for GuestMemory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl GuestMemory {
     /// Nothing is mapped.
     pub fn new() -> Self {
-        Self::default()
+        Self {
+            ranges: BTreeMap::new(),
+            limit: MAX_RANGES,
+            files: HashMap::new(),
+            forget_at: 0,
+            seen_file: false,
+            private: false,
+            warned: false,
+        }
+    }
+
+    /// From now on the client may map this number of ranges at most, and never more than [`MAX_RANGES`].
+    pub fn set_limit(&mut self, ranges: usize) {
+        self.limit = ranges.min(MAX_RANGES);
     }
 
     /// What is known of the guest's RAM as a whole: `Private` once any of it was found to be so, `Shared` if all files that ranges are
@@ -173,7 +194,7 @@ impl GuestMemory {
         {
             return Err(MapError::Overlap);
         }
-        if self.ranges.len() >= MAX_RANGES {
+        if self.ranges.len() >= self.limit {
             return Err(MapError::TooMany);
         }
         let writable = DmaMapFlags::from_bits_retain(map.flags).contains(DmaMapFlags::WRITE);
@@ -316,6 +337,15 @@ impl GuestMemory {
                 Ok(Bytes::new())
             }
         }
+    }
+
+    /// Whether a segment touches the guest's own memory, so that it is not, or not only, another device's.
+    pub fn holds(&self, segment: &Segment) -> bool {
+        let end = segment.address.saturating_add(segment.len as u64);
+        let touched = self.ranges.range(..end).rev();
+        touched
+            .take_while(|(at, range)| range_end(**at, range) > segment.address)
+            .any(|(_, range)| !matches!(range.backing, Backing::Unreachable))
     }
 
     fn resolve(&self, segments: &[Segment], write: bool) -> Result<Vec<Piece<'_>>, MemoryFault> {

@@ -39,6 +39,8 @@ const LIST: u64 = 0x2000;
 
 pub const READ: u32 = 1;
 pub const WRITE: u32 = 2;
+/// The address is one of the bus, where devices are.
+pub const DEVICE: u32 = 4;
 
 /// A guest with a driver: memory that it shares with the adaptor, and the device.
 pub struct Guest {
@@ -155,6 +157,11 @@ impl Guest {
         }
         assert_eq!(self.register(COMMAND_STATUS), 0);
         self.wide_register(COMMAND_RESULT)
+    }
+
+    /// Places BAR0.
+    pub fn place_registers(&mut self, address: u32) {
+        self.client.region_write(CONFIG, 0x10, &address.to_le_bytes()).unwrap();
     }
 
     /// Stores into a node's window.

@@ -4,8 +4,11 @@
 //! memory operations, which the bus side carries out; those to doorbells become messages. The command mailbox, by which the guest
 //! makes and removes windows, needs memory as well and takes its operations from the same names.
 //!
-//! Invariant: of each origin at most one request is under way, so that its order holds; and what
-//! was discarded never gets an answer, so that no answer is taken for that of another request.
+//! Requests for other devices of the bus end only when these have answered, which may take long.
+//!
+//! Invariant: of each origin at most one request is under way, so that its order holds (a read that
+//! nobody waits for any more changes nothing and does not count); and what was discarded never gets
+//! an answer, so that no answer is taken for that of another request.
 
 mod access_buffer;
 mod command;
@@ -72,6 +75,14 @@ struct Running {
     is_discarded: bool,
 }
 
+impl Running {
+    /// Whether later requests of `origin` have to wait for its end.
+    fn holds_up(&self, origin: Origin) -> bool {
+        let is_harmless = self.is_discarded && matches!(self.purpose, Purpose::Read { .. });
+        self.purpose.origin() == Some(origin) && !is_harmless
+    }
+}
+
 /// The master unit, with its access buffer, window table and command mailbox.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Master {
@@ -82,6 +93,8 @@ pub struct Master {
     running: BTreeMap<OperationId, Running>,
     answers: VecDeque<Answer>,
     next: OperationId,
+    /// Whether the bus takes requests for its devices now.
+    is_bus_ready: bool,
     /// The last operation was the command mailbox's: others come first now.
     command_was_last: bool,
     served_writes: u64,
@@ -101,6 +114,7 @@ impl Master {
             running: BTreeMap::new(),
             answers: VecDeque::new(),
             next: OperationId(0),
+            is_bus_ready: true,
             command_was_last: false,
             served_writes: 0,
             served_reads: 0,
@@ -181,16 +195,18 @@ impl Master {
         may_execute: &impl Fn(Origin, &RequestKind) -> bool,
     ) -> Option<MemoryOperation> {
         loop {
-            let running = &self.running;
-            let is_idle = |origin| running.values().all(|running| running.purpose.origin() != Some(origin));
-            let request = self
-                .buffer
-                .take(|request| is_idle(request.origin) && may_execute(request.origin, &request.kind))?;
+            let (running, windows, is_bus_ready) = (&self.running, &self.windows, self.is_bus_ready);
+            let is_idle = |origin| running.values().all(|running| !running.holds_up(origin));
+            let is_taken =
+                |request: &_| is_bus_ready || !matches!(resolve(windows, request), Ok((Home::Bus, _)));
+            let request = self.buffer.take(|request| {
+                is_idle(request.origin) && may_execute(request.origin, &request.kind) && is_taken(request)
+            })?;
             if messages::is_own(request.at) {
                 self.serve_itself(&request);
                 continue;
             }
-            match self.resolve(&request) {
+            match resolve(&self.windows, &request) {
                 Ok((home, segments)) => return Some(self.execute(request, home, segments)),
                 Err(code) => self.answer(request.origin, request.ticket, code, Bytes::new()),
             }
@@ -207,6 +223,12 @@ impl Master {
             }
             Err(code) => self.answer(*origin, *ticket, code, Bytes::new()),
         }
+    }
+
+    /// Whether the bus takes requests for its devices from now on. (It does at first.) Other requests do not wait for it, unless they
+    /// come after one that does, from the same origin.
+    pub const fn set_bus_ready(&mut self, is_ready: bool) {
+        self.is_bus_ready = is_ready;
     }
 
     /// A memory operation has ended. An `id` that is not known, or not any more, is ignored.
@@ -300,15 +322,6 @@ impl Master {
         self.refused
     }
 
-    fn resolve(&self, request: &Inbound) -> Result<(Home, Vec<Segment>), Code> {
-        let (direction, len) = match &request.kind {
-            RequestKind::Write(data) => (Direction::Write, u64::try_from(data.len()).unwrap_or(u64::MAX)),
-            RequestKind::Read { len } => (Direction::Read, u64::from(*len)),
-        };
-        let windows = self.windows.get(request.at.space);
-        windows.resolve(request.origin.node, direction, request.at.offset, len)
-    }
-
     fn execute(&mut self, request: Inbound, home: Home, segments: Vec<Segment>) -> MemoryOperation {
         let Inbound { origin, ticket, kind, .. } = request;
         match kind {
@@ -362,6 +375,20 @@ impl Master {
             self.refused = self.refused.saturating_add(1);
         }
         self.answers.push_back(Answer { origin, ticket, code, data });
+    }
+}
+
+/// What a request reaches, if it may.
+fn resolve(windows: &Windows, request: &Inbound) -> Result<(Home, Vec<Segment>), Code> {
+    let (direction, len) = match &request.kind {
+        RequestKind::Write(data) => (Direction::Write, u64::try_from(data.len()).unwrap_or(u64::MAX)),
+        RequestKind::Read { len } => (Direction::Read, u64::from(*len)),
+    };
+    let windows = windows.get(request.at.space);
+    match windows.resolve(request.origin.node, direction, request.at.offset, len)? {
+        // Several accesses, of which a device might do some.
+        (Home::Bus, segments) if segments.len() > 1 => Err(Code::BadSize),
+        found => Ok(found),
     }
 }
 
