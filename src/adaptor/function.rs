@@ -14,21 +14,46 @@ pub(super) mod event {
     pub const MEMORY: u32 = 1 << 3;
     /// The duplicate bit of STATUS changed. Bit 4 is left to the driver, which has an event of its own there.
     pub const DUPLICATE: u32 = 1 << 5;
+    /// A block came into the queue of failed blocks.
+    pub const FAILED: u32 = 1 << 7;
     /// All of them.
-    pub const ALL: u32 = LINK | ERROR | COMMAND | MEMORY | DUPLICATE;
+    pub const ALL: u32 = LINK | ERROR | COMMAND | MEMORY | DUPLICATE | FAILED;
 }
 
 /// The MSI-X vector of events.
 const EVENT_VECTOR: u16 = 0;
 
 /// Registers that hold what the guest wrote.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Written {
     pub(super) event_enable: u32,
     pub(super) command_address: u64,
     pub(super) command_cookie: u32,
     pub(super) command: u32,
     pub(super) log_select: u32,
+    pub(super) range_start: u64,
+    pub(super) range_end: u64,
+    pub(super) range_space: u32,
+    /// In microseconds.
+    pub(super) read_ahead_time: u32,
+    pub(super) read_ahead: [u64; 4],
+}
+
+impl Default for Written {
+    fn default() -> Self {
+        Self {
+            event_enable: 0,
+            command_address: 0,
+            command_cookie: 0,
+            command: 0,
+            log_select: 0,
+            range_start: 0,
+            range_end: 0,
+            range_space: 0,
+            read_ahead_time: 1000,
+            read_ahead: [0; 4],
+        }
+    }
 }
 
 impl Written {
@@ -40,6 +65,14 @@ impl Written {
             Register::CommandCookie => self.command_cookie.into(),
             Register::Command => self.command.into(),
             Register::LogSelect => self.log_select.into(),
+            Register::RangeStart => self.range_start,
+            Register::RangeEnd => self.range_end,
+            Register::RangeSpace => self.range_space.into(),
+            Register::ReadAheadTime => self.read_ahead_time.into(),
+            Register::ReadAhead0 => self.read_ahead[0],
+            Register::ReadAhead1 => self.read_ahead[1],
+            Register::ReadAhead2 => self.read_ahead[2],
+            Register::ReadAhead3 => self.read_ahead[3],
             _ => 0,
         }
     }
@@ -58,6 +91,12 @@ impl Function {
     /// Back to the state after power-on. Vectors stay connected: they are the host's.
     pub(super) fn reset(&mut self) {
         self.config.reset();
+        self.reset_registers();
+    }
+
+    /// As [`Function::reset`], but the regions stay where they are on the bus.
+    pub(super) fn reset_level(&mut self) {
+        self.config.reset_function();
         self.reset_registers();
     }
 

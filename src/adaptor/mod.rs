@@ -9,6 +9,7 @@
 //! transactions, the [`master`] unit executes those of other nodes, and [`pci`] is what the guest's software sees of it all.
 
 pub mod address;
+mod assurance;
 pub mod bus;
 pub mod channel;
 pub mod event;
@@ -33,6 +34,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use self::address::{BLOCK_SIZE, Geometry, NodeId, NodeSet};
+use self::assurance::RangeLoads;
 use self::channel::Channel;
 use self::function::{Function, event as events};
 use self::master::{CommandStatus, Master, Sharing};
@@ -42,6 +44,7 @@ use self::mesh::packet::{Incarnation, Packet};
 use self::mesh::{Mesh, Ticket, Timing, Wanted};
 use self::pci::{ConfigAction, Meaning, NodeEntry, Register, RegisterWrite, registers};
 use self::random::Random;
+use self::status::Direction;
 use self::target::Target;
 use self::transaction::{Finished, Request, RequestKind};
 
@@ -80,6 +83,7 @@ pub struct Adaptor {
     sharing: Sharing,
     /// Another adaptor has this node's id.
     duplicate: bool,
+    ranges: RangeLoads,
     completions: VecDeque<Completion>,
     /// Bulk transactions that have ended.
     bulk: VecDeque<Finished>,
@@ -106,6 +110,7 @@ impl Adaptor {
             master: Master::new(geometry.window_size()),
             sharing: Sharing::Unknown,
             duplicate: false,
+            ranges: RangeLoads::default(),
             completions: VecDeque::new(),
             bulk: VecDeque::new(),
             events: VecDeque::new(),
@@ -128,13 +133,7 @@ impl Adaptor {
                 self.function.config.read(offset, &mut data);
                 self.completions.push_back(Completion { tag, data: data.into() });
             }
-            Meaning::Registers(offset) => {
-                let mut data = vec![0; len];
-                let register = |register| self.register(register);
-                let node = |node| self.node_entry(node);
-                registers::read(offset, &mut data, register, node, &self.function.msix);
-                self.completions.push_back(Completion { tag, data: data.into() });
-            }
+            Meaning::Registers(offset) => self.load_registers(now, tag, offset, len),
             Meaning::Nothing => self.completions.push_back(Completion::all_ones(tag, len)),
         }
         self.run(now);
@@ -156,7 +155,8 @@ impl Adaptor {
             Meaning::Check(..) | Meaning::Nothing => {}
             Meaning::Config(offset) => {
                 if self.function.config.write(offset, data) == Some(ConfigAction::FunctionLevelReset) {
-                    self.handle_reset(now);
+                    self.function.reset_level();
+                    self.begin_new_life(now);
                 }
                 let masked = self.function.config.msix_function_masked();
                 self.function.msix.set_function_mask(masked);
@@ -251,6 +251,7 @@ impl Adaptor {
 
     /// The link to the node is gone.
     pub fn handle_link_down(&mut self, now: Instant, node: NodeId) {
+        self.target.drop_read_ahead(node);
         self.mesh.handle_link_down(now, node);
         self.run(now);
     }
@@ -348,6 +349,10 @@ impl Adaptor {
                 Wanted::Discard(origin) => self.master.discard(origin),
                 // The flow's window is the buffer's bound, so that it is never full.
                 Wanted::Request(request) => {
+                    // What it writes here may tell of what is new there.
+                    if request.kind.direction() == Direction::Write {
+                        self.target.drop_read_ahead(request.origin.node);
+                    }
                     let _ = self.master.push(request);
                 }
             }
@@ -358,16 +363,21 @@ impl Adaptor {
         }
         self.note_sharing();
         while let Some(completion) = self.target.poll_completion() {
+            let completion = self.finish_register_load(completion);
             self.completions.push_back(completion);
         }
         while let Some(event) = self.mesh.poll_event() {
-            if matches!(event, Event::LinkUp(..) | Event::LinkDown(_) | Event::PeerRestarted(..)) {
+            if let Event::LinkUp(node, _) | Event::LinkDown(node) | Event::PeerRestarted(node, _) = event {
                 self.function.raise(events::LINK);
+                self.target.drop_read_ahead(node);
             }
             self.events.push_back(event);
         }
         if self.target.poll_error_event() {
             self.function.raise(events::ERROR);
+        }
+        if self.target.poll_failed_event() {
+            self.function.raise(events::FAILED);
         }
     }
 
@@ -404,7 +414,7 @@ impl Adaptor {
         let buffer = u16::try_from(self.function.written.log_select).unwrap_or(u16::MAX);
         match register {
             Register::Magic => u32::from_le_bytes(*b"ARDM").into(),
-            Register::Version => 1 << 16,
+            Register::Version => 1 << 16 | 1,
             Register::Status => {
                 let sharing = match self.master.sharing() {
                     Sharing::Unknown => 0b001,
@@ -433,12 +443,32 @@ impl Adaptor {
             Register::ServedWrites => self.master.served_writes(),
             Register::ServedReads => self.master.served_reads(),
             Register::Refused => self.master.refused(),
-            Register::Control | Register::OverflowAck => 0,
+            Register::Control | Register::OverflowAck | Register::FailedPop => 0,
+            Register::RegisterBase
+            | Register::RegisterExtent
+            | Register::IoBase
+            | Register::IoExtent
+            | Register::AccessBase
+            | Register::AccessExtent
+            | Register::AssuranceBase
+            | Register::AssuranceExtent
+            | Register::IoWindowSize => self.space_register(register),
+            Register::RangeStatus => self.ranges.status().into(),
+            Register::FailedBlock => self.failed_block(),
+            Register::FailedCount => u64::try_from(self.target.failed_blocks()).unwrap_or(u64::MAX),
             Register::EventEnable
             | Register::CommandAddress
             | Register::CommandCookie
             | Register::Command
-            | Register::LogSelect => self.function.written.get(register),
+            | Register::LogSelect
+            | Register::RangeStart
+            | Register::RangeEnd
+            | Register::RangeSpace
+            | Register::ReadAheadTime
+            | Register::ReadAhead0
+            | Register::ReadAhead1
+            | Register::ReadAhead2
+            | Register::ReadAhead3 => self.function.written.get(register),
         }
     }
 
@@ -468,7 +498,7 @@ impl Adaptor {
                 let (address, cookie) = (written.command_address, written.command_cookie);
                 self.master.start_command(low, address, cookie);
             }
-            _ => {}
+            _ => self.write_assurance_register(write),
         }
     }
 }
