@@ -14,10 +14,12 @@ pub(super) mod event {
     pub const MEMORY: u32 = 1 << 3;
     /// The duplicate bit of STATUS changed. Bit 4 is left to the driver, which has an event of its own there.
     pub const DUPLICATE: u32 = 1 << 5;
+    /// What this node, or another one, exports has changed.
+    pub const INVENTORY: u32 = 1 << 6;
     /// A block came into the queue of failed blocks.
     pub const FAILED: u32 = 1 << 7;
     /// All of them.
-    pub const ALL: u32 = LINK | ERROR | COMMAND | MEMORY | DUPLICATE | FAILED;
+    pub const ALL: u32 = LINK | ERROR | COMMAND | MEMORY | DUPLICATE | INVENTORY | FAILED;
 }
 
 /// The MSI-X vector of events.
@@ -37,6 +39,7 @@ pub(super) struct Written {
     /// In microseconds.
     pub(super) read_ahead_time: u32,
     pub(super) read_ahead: [u64; 4],
+    pub(super) inventory_select: u32,
 }
 
 impl Default for Written {
@@ -52,6 +55,7 @@ impl Default for Written {
             range_space: 0,
             read_ahead_time: 1000,
             read_ahead: [0; 4],
+            inventory_select: 0,
         }
     }
 }
@@ -73,6 +77,7 @@ impl Written {
             Register::ReadAhead1 => self.read_ahead[1],
             Register::ReadAhead2 => self.read_ahead[2],
             Register::ReadAhead3 => self.read_ahead[3],
+            Register::InventorySelect => self.inventory_select.into(),
             _ => 0,
         }
     }

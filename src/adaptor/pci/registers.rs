@@ -145,6 +145,16 @@ registers! {
     ReadAhead1 "READ_AHEAD_1" at 0x0148, 64 bits, ReadWrite, Value(0);
     ReadAhead2 "READ_AHEAD_2" at 0x0150, 64 bits, ReadWrite, Value(0);
     ReadAhead3 "READ_AHEAD_3" at 0x0158, 64 bits, ReadWrite, Value(0);
+    InventorySelect "INVENTORY_SELECT" at 0x01c0, 32 bits, ReadWrite, Value(0);
+    InventoryCount "INVENTORY_COUNT" at 0x01c4, 32 bits, ReadOnly, Value(0);
+    InventoryVersion "INVENTORY_VERSION" at 0x01c8, 32 bits, ReadOnly, Value(0);
+    InventoryKind "INVENTORY_KIND" at 0x0200, 32 bits, ReadOnly, Value(0);
+    InventoryRights "INVENTORY_RIGHTS" at 0x0204, 32 bits, ReadOnly, Value(0);
+    InventoryOffset "INVENTORY_OFFSET" at 0x0208, 64 bits, ReadOnly, Value(0);
+    InventoryLength "INVENTORY_LENGTH" at 0x0210, 64 bits, ReadOnly, Value(0);
+    InventoryName0 "INVENTORY_NAME_0" at 0x0218, 64 bits, ReadOnly, Value(0);
+    InventoryName1 "INVENTORY_NAME_1" at 0x0220, 64 bits, ReadOnly, Value(0);
+    InventoryName2 "INVENTORY_NAME_2" at 0x0228, 64 bits, ReadOnly, Value(0);
 }
 
 /// The offset behind the last register, after a check of order, overlap and alignment.
