@@ -9,6 +9,7 @@
 //! transactions, the [`master`] unit executes those of other nodes, and [`pci`] is what the guest's software sees of it all.
 
 pub mod address;
+mod assurance;
 pub mod bus;
 pub mod channel;
 pub mod event;
@@ -35,6 +36,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use self::address::{BLOCK_SIZE, Geometry, Location, NodeId, NodeSet};
+use self::assurance::RangeLoads;
 use self::channel::Channel;
 use self::function::{Function, event as events};
 use self::inventory::{Entry, Inventory, Name};
@@ -46,6 +48,7 @@ use self::mesh::{InventoryNews, Mesh, Ticket, Timing, Wanted};
 use self::messages::Message;
 use self::pci::{ConfigAction, Meaning, NodeEntry, Register, RegisterWrite, registers};
 use self::random::Random;
+use self::status::Direction;
 use self::target::Target;
 use self::transaction::{Finished, Request, RequestKind};
 
@@ -85,6 +88,7 @@ pub struct Adaptor {
     sharing: Sharing,
     /// Another adaptor has this node's id.
     duplicate: bool,
+    ranges: RangeLoads,
     completions: VecDeque<Completion>,
     /// Bulk transactions that have ended.
     bulk: VecDeque<Finished>,
@@ -112,6 +116,7 @@ impl Adaptor {
             inventory: Inventory::default(),
             sharing: Sharing::Unknown,
             duplicate: false,
+            ranges: RangeLoads::default(),
             completions: VecDeque::new(),
             bulk: VecDeque::new(),
             events: VecDeque::new(),
@@ -149,14 +154,7 @@ impl Adaptor {
                 self.function.config.read(offset, &mut data);
                 self.completions.push_back(Completion { tag, data: data.into() });
             }
-            Meaning::Registers(offset) => {
-                let mut data = vec![0; len];
-                let register = |register| self.register(register);
-                let node = |node| self.node_entry(node);
-                let doorbells = self.master.messages().doorbells();
-                registers::read(offset, &mut data, register, node, doorbells, &self.function.msix);
-                self.completions.push_back(Completion { tag, data: data.into() });
-            }
+            Meaning::Registers(offset) => self.load_registers(now, tag, offset, len),
             Meaning::Nothing => self.completions.push_back(Completion::all_ones(tag, len)),
         }
         self.run(now);
@@ -177,9 +175,9 @@ impl Adaptor {
             Meaning::Access(space, offset) => self.target.store(now, space, offset, data)?,
             Meaning::Check(..) | Meaning::Nothing => {}
             Meaning::Config(offset) => {
-                self.function.bars.note(offset, data);
                 if self.function.config.write(offset, data) == Some(ConfigAction::FunctionLevelReset) {
-                    self.handle_reset(now);
+                    self.function.reset_level();
+                    self.begin_new_life(now);
                 }
                 let masked = self.function.config.msix_function_masked();
                 self.function.msix.set_function_mask(masked);
@@ -275,6 +273,7 @@ impl Adaptor {
 
     /// The link to the node is gone.
     pub fn handle_link_down(&mut self, now: Instant, node: NodeId) {
+        self.target.drop_read_ahead(node);
         self.mesh.handle_link_down(now, node);
         self.run(now);
     }
@@ -342,7 +341,7 @@ impl Adaptor {
     /// Whether an operation on the bus would come back to this function.
     fn is_own(&self, operation: &MemoryOperation) -> bool {
         let geometry = self.settings.geometry;
-        operation.segments().iter().any(|segment| self.function.bars.overlap(geometry, segment))
+        operation.segments().iter().any(|segment| self.function.config.is_own(geometry, segment))
     }
 
     /// The next packet for the link to `to`.
@@ -388,6 +387,10 @@ impl Adaptor {
                 Wanted::Discard(origin) => self.master.discard(origin),
                 // The flow's window is the buffer's bound, so that it is never full.
                 Wanted::Request(request) => {
+                    // What it writes here may tell of what is new there.
+                    if request.kind.direction() == Direction::Write {
+                        self.target.drop_read_ahead(request.origin.node);
+                    }
                     let _ = self.master.push(request);
                 }
             }
@@ -398,16 +401,21 @@ impl Adaptor {
         }
         self.note_sharing();
         while let Some(completion) = self.target.poll_completion() {
+            let completion = self.finish_register_load(completion);
             self.completions.push_back(completion);
         }
         while let Some(event) = self.mesh.poll_event() {
-            if matches!(event, Event::LinkUp(..) | Event::LinkDown(_) | Event::PeerRestarted(..)) {
+            if let Event::LinkUp(node, _) | Event::LinkDown(node) | Event::PeerRestarted(node, _) = event {
                 self.function.raise(events::LINK);
+                self.target.drop_read_ahead(node);
             }
             self.events.push_back(event);
         }
         if self.target.poll_error_event() {
             self.function.raise(events::ERROR);
+        }
+        if self.target.poll_failed_event() {
+            self.function.raise(events::FAILED);
         }
         self.exchange_inventories(now);
         self.tell_of_messages(now);
@@ -530,6 +538,18 @@ impl Adaptor {
             Register::ServedWrites => self.master.served_writes(),
             Register::ServedReads => self.master.served_reads(),
             Register::Refused => self.master.refused(),
+            Register::RegisterBase
+            | Register::RegisterExtent
+            | Register::IoBase
+            | Register::IoExtent
+            | Register::AccessBase
+            | Register::AccessExtent
+            | Register::AssuranceBase
+            | Register::AssuranceExtent
+            | Register::IoWindowSize => self.space_register(register),
+            Register::RangeStatus => self.ranges.status().into(),
+            Register::FailedBlock => self.failed_block(),
+            Register::FailedCount => u64::try_from(self.target.failed_blocks()).unwrap_or(u64::MAX),
             Register::MessageInfo => messages.front().map_or(0, Message::info),
             Register::MessageCount => messages.count().into(),
             Register::MessageData => messages.front().map_or(0, |message| message.data),
@@ -546,12 +566,20 @@ impl Adaptor {
             Register::InventoryName0 => self.selected_entry().name.word(0),
             Register::InventoryName1 => self.selected_entry().name.word(1),
             Register::InventoryName2 => self.selected_entry().name.word(2),
-            Register::Control | Register::OverflowAck | Register::MessagePop => 0,
+            Register::Control | Register::OverflowAck | Register::FailedPop | Register::MessagePop => 0,
             Register::EventEnable
             | Register::CommandAddress
             | Register::CommandCookie
             | Register::Command
             | Register::LogSelect
+            | Register::RangeStart
+            | Register::RangeEnd
+            | Register::RangeSpace
+            | Register::ReadAheadTime
+            | Register::ReadAhead0
+            | Register::ReadAhead1
+            | Register::ReadAhead2
+            | Register::ReadAhead3
             | Register::MessageCoalesceCount
             | Register::MessageCoalesceTime
             | Register::EventVector
@@ -596,7 +624,7 @@ impl Adaptor {
                 let (address, cookie) = (written.command_address, written.command_cookie);
                 self.master.start_command(low, address, cookie);
             }
-            _ => {}
+            _ => self.write_assurance_register(write),
         }
     }
 }

@@ -10,6 +10,7 @@
     clippy::unwrap_used
 )]
 
+mod assurance;
 mod channels;
 mod contract;
 mod flat_memory;
