@@ -141,8 +141,8 @@ mod tests {
         for (begin, size) in [
             (0xfebf_0000, 64 << 10),
             (0xfe00_0000, 4 << 20),
-            (0x23_0000_0000, 16 * 256_u64 << 20),
-            (0x30_0000_0000, 32 * 256_u64 << 20),
+            (0x23_0000_0000, (16 * 256_u64) << 20),
+            (0x30_0000_0000, (32 * 256_u64) << 20),
         ] {
             assert!([begin, begin + size - 1].iter().all(|&at| touched(&bars, at, 1)), "{begin:#x}");
             assert!(touched(&bars, begin - 4, 5) && !touched(&bars, begin - 4, 4));
