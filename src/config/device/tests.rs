@@ -39,8 +39,8 @@ fn a_device_needs_its_kind_name_and_size_only() {
     };
     assert_eq!(m.window, window);
     assert_eq!((&s.kind, s.size), (&Kind::Scratchpad, 1024));
-    let io =
-        HostedWindow { device: DeviceId(1), space: Space::Io, offset: Some(0x1000), len: 4096, ..window };
+    let (space, name) = (Space::Io, Name::new("s").unwrap());
+    let io = HostedWindow { device: DeviceId(1), space, offset: Some(0x1000), len: 4096, name, ..window };
     assert_eq!(s.window, io);
 }
 
