@@ -8,6 +8,7 @@ mod guest;
 mod hostile;
 mod judge;
 mod links;
+mod messages;
 mod node;
 mod proxy;
 mod router;
