@@ -332,7 +332,12 @@ fuzz_target!(|steps: Vec<Step>| {
                     let segments = vec![Segment { address, len: (*len).into() }];
                     let id = OperationId(0);
                     let operation = if *write {
-                        MemoryOperation::Write { id, home: Home::Guest, segments, data: vec![1; (*len).into()].into() }
+                        MemoryOperation::Write {
+                            id,
+                            home: Home::Guest,
+                            segments,
+                            data: vec![1; (*len).into()].into(),
+                        }
                     } else {
                         MemoryOperation::Read { id, home: Home::Guest, segments }
                     };
