@@ -11,6 +11,7 @@ mod hostile;
 mod judge;
 mod links;
 mod machine;
+mod messages;
 mod node;
 mod proxy;
 mod router;
