@@ -212,9 +212,8 @@ fn log_spaces(config: &Config) {
         if config.guest_address_bits() > TCG_ADDRESS_BITS { log::Level::Warn } else { log::Level::Info };
     log::log!(
         level,
-        "BAR2 holds {} and BAR4 {}: the guest has room for them with {} or more physical address bits (QEMU: -cpu ...,phys-bits=N)",
+        "BAR2 and BAR4 hold {} each: the guest has room for them with {} or more physical address bits (QEMU: -cpu ...,phys-bits=N)",
         format_size(Region::Access.size(config.geometry)),
-        format_size(Region::Assurance.size(config.geometry)),
         config.guest_address_bits()
     );
 }

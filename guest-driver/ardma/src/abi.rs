@@ -169,15 +169,15 @@ arguments! {
         deadline_us: u32,
         /// The part of it that is kept for the lease, in microseconds.
         lease_us: u32,
-        /// Bytes in each node's window.
+        /// Bytes in each node's window of the access space.
         window_size: u64,
         /// This life of the node: differs after each reset.
         incarnation: u64,
-        /// Stores into the access space since the reset.
+        /// Stores into the access and I/O spaces since the reset.
         stores: u64,
-        /// Loads from the access space.
+        /// Loads from the access and I/O spaces.
         loads: u64,
-        /// Loads from the assurance space.
+        /// Loads from the assurance spaces, peeks too.
         checks: u64,
         /// Transactions that did not end with OK.
         errors: u64,

@@ -84,12 +84,12 @@ struct ardma_info {
 	__u32 error_count;	/* blocks in the error log now */
 	__u32 deadline_us;	/* longest time that an access takes */
 	__u32 lease_us;		/* the part of it that is kept for the lease */
-	__u64 window_size;	/* bytes in each node's window */
+	__u64 window_size;	/* bytes in each node's window of the access space */
 	__u64 incarnation;	/* this life of the node: differs after each reset */
 	/* Since the reset: */
-	__u64 stores;		/* stores into the access space */
-	__u64 loads;		/* loads from the access space */
-	__u64 checks;		/* loads from the assurance space */
+	__u64 stores;		/* stores into the access and I/O spaces */
+	__u64 loads;		/* loads from the access and I/O spaces */
+	__u64 checks;		/* loads from the assurance spaces, peeks too */
 	__u64 errors;		/* transactions that did not end with OK */
 	__u64 served_writes;	/* other nodes' writes executed here */
 	__u64 served_reads;	/* other nodes' reads executed here */
