@@ -115,6 +115,7 @@ fn serve(stream: UnixStream, poll: Duration) -> JoinHandle<()> {
                 }
                 connection.flush().unwrap();
                 match intake {
+                    Intake::Some if connection.is_drained() => break,
                     Intake::Some | Intake::Full => {}
                     Intake::Nothing => break,
                     Intake::End => return,

@@ -161,7 +161,10 @@ impl Guest {
             return Ok(false);
         }
         match self.connection.receive().map_err(|error| error.to_string())? {
-            Intake::Some => Ok(true),
+            Intake::Some => {
+                self.readable = !self.connection.is_drained();
+                Ok(true)
+            }
             Intake::Full => Ok(false),
             Intake::Nothing => {
                 self.readable = false;

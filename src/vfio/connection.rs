@@ -99,6 +99,7 @@ pub struct Connection {
     /// What was agreed on by VERSION.
     agreed: Option<Agreement>,
     waiting_for_reply: bool,
+    is_drained: bool,
     complaints: u32,
 }
 
@@ -120,6 +121,7 @@ impl Connection {
             dma: dma::Commands::default(),
             agreed: None,
             waiting_for_reply: false,
+            is_drained: false,
             complaints: 0,
         })
     }
@@ -165,6 +167,11 @@ impl Connection {
         self.output.len() < OUTPUT_LIMIT
     }
 
+    /// Whether the last receive took all that there was, so that another one would only cost time before the socket is readable again.
+    pub const fn is_drained(&self) -> bool {
+        self.is_drained
+    }
+
     /// Receives once, without waiting.
     ///
     /// # Errors
@@ -174,6 +181,8 @@ impl Connection {
             return Ok(Intake::Full);
         }
         self.input.reserve(READ_SIZE);
+        let room = self.input.capacity().saturating_sub(self.input.len());
+        self.is_drained = false;
         let received = loop {
             match socket::receive(&self.stream, &mut self.input) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -185,10 +194,13 @@ impl Connection {
         if received.len == 0 {
             return Ok(Intake::End);
         }
-        if !received.descriptors.is_empty() || received.surplus {
+        let has_descriptors = !received.descriptors.is_empty() || received.surplus;
+        if has_descriptors {
             let begin = self.input.len().saturating_sub(received.len);
             self.descriptors.push(&self.input, self.position, begin, received.descriptors, received.surplus);
         }
+        // A receive also ends behind descriptors.
+        self.is_drained = received.len < room && !has_descriptors;
         self.pick_replies();
         Ok(Intake::Some)
     }
