@@ -92,7 +92,7 @@ impl Node {
         let bus = Bus::new(&config.socket_path, config.geometry, poller, BUS)?;
         log_start(config);
         let paths = Paths::new(config.node);
-        Ok(Self { clock, adaptor, links, paths, bus, chatter: Chatter::default() })
+        Ok(Self { clock, adaptor, links, paths, bus, chatter: Chatter::of_a_guest() })
     }
 }
 
