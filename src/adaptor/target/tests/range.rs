@@ -1,7 +1,7 @@
 //! One question about a range of blocks: it waits as a check does, and clears nothing.
 
 use super::*;
-use std::time::Instant as Clock;
+use core::time::Instant as Clock;
 
 fn address(node: u8, offset: u64) -> u64 {
     u64::from(node) << 48 | offset
