@@ -1,4 +1,4 @@
-# Nodes: an adaptor process and the guest attached to it, or one of several. Sockets are in WORK, logs in LOGS.
+# Nodes: an adaptor process and the guest attached to it, or one of several, if it has any. Sockets are in WORK, logs in LOGS.
 # shellcheck shell=bash
 
 declare -A adaptor_pid adaptor_port
@@ -7,8 +7,8 @@ declare -A adaptor_pid adaptor_port
 # has a monitor for that (yes or no; default: no, then a reset ends QEMU), its firmware (seabios or ovmf; default: seabios),
 # and more options for its QEMU.
 declare -A node_memory node_resets node_firmware node_qemu
-# More options for a node's adaptor.
-declare -A adaptor_options
+# More options for a node's adaptor, and whether it has a guest (yes or no; default: yes).
+declare -A adaptor_options node_guest
 # For a node that is another bus of a node's adaptor: that node, which is bus 0, right before it and others of that kind.
 declare -A node_host
 
@@ -62,14 +62,18 @@ nodes_plan() {
     for ((node = 1; node <= NODES; node++)); do adaptor_port[$node]=$(free_port); done
 }
 
-# adaptor_start NODE: starts the adaptor and waits until QEMU can attach. Does nothing where another node's adaptor has this one.
+has_guest() { [[ ${node_guest[$1]:-yes} == yes ]]; }
+
+# adaptor_start NODE: starts the adaptor and waits until QEMU can attach, or where it has no guest until other nodes can. Does nothing
+# where another node's adaptor has this one.
 adaptor_start() {
-    local node=$1 peer peers=() sockets=() options
+    local node=$1 socket peer peers=() sockets=() options
     [[ -z ${node_host[$node]:-} ]] || return 0
     read -ra options <<<"${adaptor_options[$1]:-}"
     for ((peer = 1; peer <= NODES; peer++)); do
         if ((peer == node)) || [[ ${node_host[$peer]:-} == "$node" ]]; then
-            sockets+=(--socket-path "$WORK/node$peer.sock")
+            socket=$WORK/node$peer.sock
+            ! has_guest "$peer" || sockets+=(--socket-path "$socket")
         elif [[ -z ${node_host[$peer]:-} ]]; then
             peers+=(--peer "$peer=127.0.0.1:${adaptor_port[$peer]}")
         fi
@@ -78,15 +82,20 @@ adaptor_start() {
         "${sockets[@]}" --listen "127.0.0.1:${adaptor_port[$node]}" "${peers[@]}" "${options[@]}" \
         </dev/null >>"$LOGS/node$node.adaptor.log" 2>&1 &
     adaptor_pid[$node]=$!
-    if ! wait_until 5 adaptor_settled "$node" "${sockets[-1]}" || ! kill -0 "${adaptor_pid[$node]}" 2>/dev/null; then
+    if ! wait_until 5 adaptor_settled "$node" "$socket" || ! kill -0 "${adaptor_pid[$node]}" 2>/dev/null; then
         die "the adaptor of node $node did not come up: $(tail -n 1 "$LOGS/node$node.adaptor.log")"
     fi
 }
 
 # adaptor_settled NODE SOCKET: listening there, or dead already. A killed adaptor leaves its socket file, so the file alone says nothing.
 adaptor_settled() {
-    ! kill -0 "${adaptor_pid[$1]}" 2>/dev/null ||
+    kill -0 "${adaptor_pid[$1]}" 2>/dev/null || return 0
+    if has_guest "$1"; then
         awk -v path="$2" '$4 == "00010000" && $8 == path { found = 1 } END { exit !found }' /proc/net/unix
+    else
+        awk -v port="$(printf ':%04X' "${adaptor_port[$1]}")" \
+            '$2 ~ port "$" && $4 == "0A" { found = 1 } END { exit !found }' /proc/net/tcp
+    fi
 }
 
 # Whether the system holds packets for a node which its adaptor has not taken yet.

@@ -9,8 +9,8 @@ use crate::adaptor::buses::{Buses, MAX_BUS_BITS, Span};
 /// The longest path of a UNIX socket.
 pub(super) const MAX_SOCKET_PATH: usize = 107;
 
-/// Where the bus of each guest is to be attached, in the order of bus numbers.
-pub(super) fn socket_paths(texts: &[Text]) -> Result<Vec<PathBuf>, ConfigError> {
+/// Where the bus of each guest is to be attached, in the order of bus numbers; there may be none where the adaptor `hosts` something.
+pub(super) fn socket_paths(texts: &[Text], hosts: bool) -> Result<Vec<PathBuf>, ConfigError> {
     let mut paths = Vec::new();
     for text in texts {
         let path = socket_path(text)?;
@@ -19,7 +19,7 @@ pub(super) fn socket_paths(texts: &[Text]) -> Result<Vec<PathBuf>, ConfigError> 
         }
         paths.push(path);
     }
-    if paths.is_empty() { Err(ConfigError::Missing("socket-path")) } else { Ok(paths) }
+    if paths.is_empty() && !hosts { Err(ConfigError::NothingThere) } else { Ok(paths) }
 }
 
 /// The nodes of an adaptor with `count` buses, of which `node` is the first.

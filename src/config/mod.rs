@@ -4,6 +4,7 @@
 //! name could hold up the event loop, and with it a guest's load, beyond every deadline.
 
 mod buses;
+mod device;
 mod raw;
 mod router;
 mod units;
@@ -17,16 +18,17 @@ use thiserror::Error;
 
 use crate::adaptor::address::{Geometry, GeometryError, NodeId};
 use crate::adaptor::buses::{Buses, Span};
-
+use crate::hosted::Description;
 use crate::net::TlsFiles;
+pub use device::{DeviceError, RawDevice, format_nodes, format_rights};
 pub use raw::{RawConfig, RawTls, Text, read_file};
 pub use router::{RawRouterConfig, RouterConfig};
 pub use units::format_size;
 
 /// The longest deadline: QEMU gives up after 5 s, and a reply after that would kill the device.
 pub const MAX_DEADLINE: Duration = Duration::from_secs(4);
-/// The largest access space in bytes: SeaBIOS and OVMF place its BARs in no guest where it is larger, as with 46 physical
-/// address bits each of them gives 8 TiB to 64-bit BARs, and with more bits no more.
+/// The largest access space in bytes: SeaBIOS and OVMF place its BARs in no guest where it is larger. They have room for this one
+/// with 46 physical address bits, and with more bits not for more.
 pub const MAX_SPACE_SIZE: u64 = 1 << 41;
 /// The longest name of a congestion control that the kernel knows.
 const MAX_CONGESTION_NAME: usize = 15;
@@ -36,7 +38,7 @@ const MAX_CONGESTION_NAME: usize = 15;
 pub struct Config {
     /// The nodes of this adaptor: one for each bus.
     pub buses: Buses,
-    /// Where the QEMU of each bus attaches, in the order of bus numbers.
+    /// Where the QEMU of each bus attaches, in the order of bus numbers; none for a node that has no guest, but devices.
     pub socket_paths: Vec<PathBuf>,
     /// Where peers may connect to us, if they may.
     pub listen: Option<SocketAddr>,
@@ -62,6 +64,8 @@ pub struct Config {
     pub allow_plaintext: bool,
     /// Where the certificate, the key and the authority for TLS are, where it is used.
     pub tls: Option<TlsFiles>,
+    /// The devices that this node hosts, each with its place.
+    pub devices: Vec<Description>,
 }
 
 /// What is wrong with a configuration; its text begins with the key.
@@ -70,6 +74,19 @@ pub enum ConfigError {
     /// A value that has no default is absent.
     #[error("{0}: missing; give --{0} or set it in the configuration file")]
     Missing(&'static str),
+    /// There is nothing that the node could be for.
+    #[error(
+        "socket-path: missing; give --socket-path for a guest, --device for a node that hosts devices, or both"
+    )]
+    NothingThere,
+    /// A device is wrong.
+    #[error("device {device}: {error}")]
+    Device {
+        /// Its name in quotes, or its number from 1 on.
+        device: String,
+        /// What is wrong with it.
+        error: DeviceError,
+    },
     /// A value is not of the key's kind.
     #[error("{key}: '{text}' is not {expected}")]
     Malformed {
@@ -248,12 +265,12 @@ impl Config {
     pub fn new(raw: &RawConfig) -> Result<Self, ConfigError> {
         let node = raw.node_id.as_ref().ok_or(ConfigError::Missing("node-id"))?;
         let node = parse_node("node-id", &node.0)?;
-        let socket_paths = buses::socket_paths(&raw.socket_path)?;
+        let socket_paths = buses::socket_paths(&raw.socket_path, !raw.device.is_empty())?;
         let geometry = geometry(raw)?;
         if u16::from(node.0) >= geometry.nodes() {
             return Err(ConfigError::NodeBeyondSpace { key: "node-id", node, nodes: geometry.nodes() });
         }
-        let buses = buses::buses(node, socket_paths.len(), raw.bus_bits.as_ref(), geometry.nodes())?;
+        let buses = buses::buses(node, socket_paths.len().max(1), raw.bus_bits.as_ref(), geometry.nodes())?;
         let geometry = geometry.with_bus_bits(buses.span().bits());
         let allow_plaintext = raw.allow_plaintext.unwrap_or(false);
         let tls = raw.tls.files()?;
@@ -276,6 +293,7 @@ impl Config {
         shorter("gather", gather, "deadline less lease", deadline.saturating_sub(lease))?;
         let poll = poll(raw.poll.as_ref())?;
         let congestion = raw.congestion.as_ref().map(parse_congestion).transpose()?;
+        let devices = device::devices(&raw.device, geometry)?;
         Ok(Self {
             buses,
             socket_paths,
@@ -291,11 +309,12 @@ impl Config {
             congestion,
             allow_plaintext,
             tls,
+            devices,
         })
     }
 
-    /// The physical address bits with which both SeaBIOS and OVMF have room for the spaces. Aligned, they take four times
-    /// `space_size`, and OVMF gives 64-bit BARs an eighth of what can be addressed, SeaBIOS up to 46 bits no less.
+    /// The physical address bits with which both SeaBIOS and OVMF have room for the spaces. These take four times `space_size`,
+    /// and OVMF gives 64-bit BARs an eighth of what can be addressed, SeaBIOS up to 46 bits no less.
     pub const fn guest_address_bits(&self) -> u32 {
         self.geometry.space_size().trailing_zeros().saturating_add(5)
     }
@@ -328,8 +347,9 @@ impl Config {
             congestion: self.congestion.clone().map(Text),
             allow_plaintext: Some(self.allow_plaintext),
             tls: self.tls.as_ref().map(RawTls::from).unwrap_or_default(),
+            device: self.devices.iter().map(RawDevice::from).collect(),
         };
-        // Strings, booleans, a list and a table of strings always have a TOML form.
+        // Strings, booleans, lists and tables of strings always have a TOML form.
         toml::to_string(&raw).unwrap_or_default()
     }
 }

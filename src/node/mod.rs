@@ -1,10 +1,9 @@
-//! An adaptor as a process: one thread and one event loop around the [`Adaptor`] of each of its buses.
+//! An adaptor as a process: one thread and one event loop around the [`Adaptor`] of each of its buses, with guests, hosted devices, or both.
 //!
 //! In each turn everything that has arrived is handed to the core and everything that the core has to say is carried
 //! out, by bounded portions from each source, until there is nothing more to do.
 
 mod bus;
-mod chatter;
 mod guest;
 mod outputs;
 
@@ -14,17 +13,19 @@ use std::rc::Rc;
 use thiserror::Error;
 
 use self::bus::Bus;
-use self::chatter::Chatter;
-use crate::adaptor::address::{NodeId, NodeSet};
+use crate::adaptor::address::{NodeId, NodeSet, Space};
+use crate::adaptor::master::HostedWindow;
 use crate::adaptor::mesh::Timing;
 use crate::adaptor::mesh::neighbour::{End, Neighbour};
 use crate::adaptor::mesh::packet::Incarnation;
 use crate::adaptor::random::Random;
 use crate::adaptor::{self, Adaptor, Instant, Region, backplane};
-use crate::config::{Config, format_size};
+use crate::chatter::Chatter;
+use crate::config::{Config, format_nodes, format_rights, format_size};
 use crate::event_loop::{Clock, EventLoop, Service};
+use crate::hosted::{self, Devices};
 use crate::net::{self, Company, Credentials, Links};
-use crate::poller::{Report, Token};
+use crate::poller::{Poller, Report, Token};
 use crate::router::Paths;
 use crate::vfio::ListenError;
 
@@ -43,6 +44,9 @@ pub enum StartError {
     /// The vfio-user socket.
     #[error("socket-path: {0}")]
     Socket(#[from] ListenError),
+    /// A device that this node was to host.
+    #[error(transparent)]
+    Device(#[from] hosted::OpenError),
     /// The system refused something without which nothing goes.
     #[error("can't run: {0}")]
     System(#[from] io::Error),
@@ -51,7 +55,9 @@ pub enum StartError {
 /// One of the process's buses, and its adaptor.
 struct Local {
     adaptor: Adaptor,
-    bus: Bus,
+    /// `None` where there never is a guest.
+    bus: Option<Bus>,
+    devices: Devices,
     /// How lines about it begin.
     label: Rc<str>,
 }
@@ -69,15 +75,67 @@ pub struct Node {
 /// Runs an adaptor until the process is told to stop. With `credentials`, the links use TLS.
 ///
 /// # Errors
-/// Where one of its sockets is not to be had; the others are given back.
+/// Where one of its sockets or devices is not to be had; the others are given back.
 pub fn run(config: &Config, credentials: Option<Credentials>) -> Result<(), StartError> {
     let event_loop = EventLoop::new(config.poll)?;
     let mut node = Node::start(config, credentials, &event_loop)?;
     Ok(event_loop.run(&mut node)?)
 }
 
+impl Local {
+    /// Takes the guest's socket; bus 0 has the devices that the process hosts.
+    fn start(config: &Config, poller: &Rc<Poller>, number: u64, node: NodeId) -> Result<Self, StartError> {
+        let mut adaptor = Adaptor::new(core_settings(config, node, random_seed()?));
+        let hosted = if number == 0 { &config.devices[..] } else { &[] };
+        for device in hosted {
+            // The configuration has found a place for each.
+            adaptor.host(&device.window).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        }
+        let label: Rc<str> = match config.buses.count() {
+            1 => "".into(),
+            _ => format!("bus {number} (node {node}): ").into(),
+        };
+        // Last of those that can fail because of somebody else, since these leave something in the file system.
+        let token = Token(BUSES.0 | number << BUS_TOKENS);
+        let path = usize::try_from(number).ok().and_then(|number| config.socket_paths.get(number));
+        let bus = path.map(|path| Bus::new(path, config.geometry, poller, token, &label)).transpose()?;
+        Ok(Self { adaptor, bus, devices: Devices::open(hosted)?, label })
+    }
+
+    fn handle_report(&mut self, now: Instant, report: Report) {
+        if let Some(bus) = &mut self.bus {
+            bus.handle_report(now, &mut self.adaptor, report);
+        }
+    }
+
+    /// Does what it is time for, and takes in what the guest wants. Returns whether there was anything.
+    fn take_in(&mut self, now: Instant) -> bool {
+        let mut progress = false;
+        // After what has arrived, so that an answer that is here already does not count as late.
+        if self.adaptor.poll_timeout().is_some_and(|timeout| timeout <= now) {
+            self.adaptor.handle_timeout(now);
+            progress = true;
+        }
+        if let Some(bus) = &mut self.bus {
+            bus.handle_timeout(now);
+            progress |= bus.feed(now, &mut self.adaptor);
+        }
+        progress
+    }
+
+    /// Sends what there is for the guest. Returns whether there is more to be done for that.
+    fn flush(&mut self, now: Instant) -> bool {
+        self.bus.as_mut().is_some_and(|bus| bus.flush(now, &mut self.adaptor))
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let bus = self.bus.as_ref().and_then(Bus::poll_timeout);
+        [self.adaptor.poll_timeout(), bus].into_iter().flatten().min()
+    }
+}
+
 impl Node {
-    /// Takes all sockets.
+    /// Takes the sockets and makes the devices.
     fn start(
         config: &Config,
         credentials: Option<Credentials>,
@@ -103,21 +161,13 @@ impl Node {
         };
         let links = Links::new(now, poller, settings, LINKS)?;
         let mut locals = Vec::new();
-        for (number, (node, path)) in (0u64..).zip(config.buses.nodes().zip(&config.socket_paths)) {
-            let adaptor = Adaptor::new(core_settings(config, node, random_seed()?));
-            let label: Rc<str> = match config.buses.count() {
-                1 => "".into(),
-                _ => format!("bus {number} (node {node}): ").into(),
-            };
-            let token = Token(BUSES.0 | number << BUS_TOKENS);
-            // Last of those that can fail because of somebody else, since it leaves something in the file system.
-            let bus = Bus::new(path, config.geometry, poller, token, &label)?;
-            locals.push(Local { adaptor, bus, label });
+        for (number, node) in (0u64..).zip(config.buses.nodes()) {
+            locals.push(Local::start(config, poller, number, node)?);
         }
         backplane::join(now, &mut locals.iter_mut().map(|local| &mut local.adaptor).collect::<Vec<_>>());
         log_start(config);
         let paths = Paths::new(config.buses);
-        Ok(Self { clock, locals, links, paths, chatter: Chatter::default() })
+        Ok(Self { clock, locals, links, paths, chatter: Chatter::of_a_guest() })
     }
 }
 
@@ -127,8 +177,8 @@ impl Service for Node {
             return self.links.handle_report(now, report);
         };
         let number = usize::try_from(bus >> BUS_TOKENS).unwrap_or(usize::MAX);
-        if let Some(Local { adaptor, bus, .. }) = self.locals.get_mut(number) {
-            bus.handle_report(now, adaptor, report);
+        if let Some(local) = self.locals.get_mut(number) {
+            local.handle_report(now, report);
         }
     }
 
@@ -136,26 +186,19 @@ impl Service for Node {
     fn turn(&mut self, now: Instant) -> bool {
         self.links.handle_timeout(now);
         let mut progress = self.receive(now);
-        for Local { adaptor, bus, .. } in &mut self.locals {
-            bus.handle_timeout(now);
-            // After what has arrived, so that an answer that is here already does not count as late.
-            if adaptor.poll_timeout().is_some_and(|timeout| timeout <= now) {
-                adaptor.handle_timeout(now);
-                progress = true;
-            }
-            progress |= bus.feed(now, adaptor);
+        for local in &mut self.locals {
+            progress |= local.take_in(now);
         }
         progress |= self.carry_out(now);
-        for Local { adaptor, bus, .. } in &mut self.locals {
-            progress |= bus.flush(now, adaptor);
+        for local in &mut self.locals {
+            progress |= local.flush(now);
         }
         progress
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let of_bus = |local: &Local| [local.adaptor.poll_timeout(), local.bus.poll_timeout()];
-        let timeouts = self.locals.iter().flat_map(of_bus).chain([self.links.poll_timeout()]);
-        timeouts.flatten().min()
+        let locals = self.locals.iter().filter_map(Local::poll_timeout);
+        locals.chain(self.links.poll_timeout()).min()
     }
 }
 
@@ -194,14 +237,37 @@ fn log_start(config: &Config) {
     let routers = or_none(config.routers.iter().map(ToString::to_string).collect());
     let links = if config.tls.is_some() { "TLS" } else { "plain TCP" };
     let sockets: Vec<_> = config.socket_paths.iter().map(|path| path.display().to_string()).collect();
-    let plural = if sockets.len() == 1 { "" } else { "s" };
+    let sockets = match &sockets[..] {
+        [] => "no guest socket".to_owned(),
+        [only] => format!("guest socket {only}"),
+        several => format!("guest sockets {}", several.join(", ")),
+    };
     log::info!(
-        "{}: guest socket{plural} {}, {listen}, peers: {}, routers: {routers}; links are {links}",
+        "{}: {sockets}, {listen}, peers: {}, routers: {routers}; links are {links}",
         config.buses.span(),
-        sockets.join(", "),
         or_none(peers)
     );
-    log_spaces(config);
+    config.devices.iter().for_each(log_device);
+    if !config.socket_paths.is_empty() {
+        log_spaces(config);
+    }
+}
+
+fn log_device(device: &hosted::Description) {
+    let HostedWindow { offset, space, rights, nodes, .. } = device.window;
+    let space = match space {
+        Space::Memory => "",
+        Space::Io => " of the I/O space",
+    };
+    log::info!(
+        "device '{}': {} of {} at {:#x}{space}, {} for nodes: {}",
+        device.name,
+        format_size(device.size),
+        device.kind,
+        offset.unwrap_or_default(),
+        format_rights(rights),
+        format_nodes(nodes).join(", ")
+    );
 }
 
 /// Only QEMU and the guest's firmware know whether the spaces have a place, so what they need is told.
@@ -210,9 +276,8 @@ fn log_spaces(config: &Config) {
         if config.guest_address_bits() > TCG_ADDRESS_BITS { log::Level::Warn } else { log::Level::Info };
     log::log!(
         level,
-        "BAR2 holds {} and BAR4 {}: the guest has room for them with {} or more physical address bits (QEMU: -cpu ...,phys-bits=N)",
+        "BAR2 and BAR4 hold {} each: the guest has room for them with {} or more physical address bits (QEMU: -cpu ...,phys-bits=N)",
         format_size(Region::Access.size(config.geometry)),
-        format_size(Region::Assurance.size(config.geometry)),
         config.guest_address_bits()
     );
 }

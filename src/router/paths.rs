@@ -112,13 +112,18 @@ impl Paths {
         self.events.pop_front()
     }
 
-    /// Whether packets of the node may arrive over the link.
+    /// Whether packets of the node may arrive over the link: of one with a direct link over no other, so that no router speaks
+    /// for it. What a router still holds when that link comes is sent again.
     pub fn may_come_from(&self, link: LinkId, node: NodeId) -> bool {
         match self.links.get(&link).map(|link| &link.reach) {
             Some(Reach::Adaptor(buses)) => buses.contains(node),
-            Some(Reach::Router(_)) => !self.own.span().contains(node),
+            Some(Reach::Router(_)) => !self.own.span().contains(node) && !self.is_neighbour(node),
             None => false,
         }
+    }
+
+    fn is_neighbour(&self, node: NodeId) -> bool {
+        self.links.values().any(|link| matches!(link.reach, Reach::Adaptor(buses) if buses.span().contains(node)))
     }
 
     /// The nodes whose packets go over the link.
@@ -260,10 +265,14 @@ mod tests {
         paths.handle_link_up(LinkId(2), neighbour(End::node(TWO)));
         assert!(paths.may_come_from(LinkId(1), THREE) && !paths.may_come_from(LinkId(1), OWN));
         assert!(paths.may_come_from(LinkId(2), TWO) && !paths.may_come_from(LinkId(2), THREE));
+        assert!(!paths.may_come_from(LinkId(1), TWO), "no router speaks for a neighbour");
         paths.handle_routes(LinkId(2), &routes(&[(3, 1)]));
         assert_eq!(paths.nodes(LinkId(2)).collect::<Vec<_>>(), [TWO], "only routers have routes");
         assert_eq!(paths.handle_silence(TWO), Some(Remedy::Cut(LinkId(2))));
+        paths.handle_link_down(LinkId(2));
+        assert!(paths.may_come_from(LinkId(1), TWO));
     }
+
     #[test]
     fn a_link_reaches_every_bus_of_the_adaptor_there_and_no_other_id_of_it() {
         let mut paths = Paths::new(buses(0, 1, 2));
@@ -278,7 +287,8 @@ mod tests {
         paths.handle_link_up(LinkId(2), neighbour(End::Router));
         paths.handle_routes(LinkId(2), &routes(&[(0, 1), (1, 1), (4, 1), (9, 1)]));
         assert_eq!(events(&mut paths), [PathEvent::Up(NodeId(9))]);
-        assert!(!paths.may_come_from(LinkId(2), NodeId(1)) && paths.may_come_from(LinkId(2), NodeId(4)));
+        assert!(!paths.may_come_from(LinkId(2), NodeId(1)) && paths.may_come_from(LinkId(2), NodeId(9)));
+        assert!([4, 6, 7].iter().all(|&node| !paths.may_come_from(LinkId(2), NodeId(node))), "no router speaks for a neighbour");
         paths.handle_link_down(LinkId(1));
         let lost = [
             PathEvent::Down(NodeId(4)),

@@ -10,12 +10,15 @@
     clippy::unwrap_used
 )]
 
+mod assurance;
 mod buses;
 mod channels;
 mod contract;
 mod flat_memory;
 mod holding;
+mod hosted;
 mod inventory;
+mod messages;
 mod network;
 mod oracle;
 mod packet_fuzz;

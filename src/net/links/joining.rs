@@ -3,7 +3,7 @@
 use super::super::admission::{Claim, Company};
 use super::super::identity::Owner;
 use super::super::peer::{Existing, Peer, PeerKey, Verdict, judge};
-use super::{LEAVE_TIME, Link, LinkEvent, Links, Role, is_due};
+use super::{Entry, LEAVE_TIME, Link, LinkEvent, Links, MAX_ROUTERS, Role, is_due};
 use crate::adaptor::Instant;
 use crate::adaptor::address::NodeId;
 use crate::adaptor::mesh::neighbour::{Identity, LinkId, Neighbour, Refusal};
@@ -38,7 +38,11 @@ impl Links {
     pub(super) fn place(&mut self, now: Instant, token: Token, claim: Claim) {
         let identity = claim.neighbour.identity();
         let Identity::Node(node) = identity else {
-            return self.take(now, token, None, claim);
+            return if self.has_room_for_router() {
+                self.take(now, token, None, claim);
+            } else {
+                self.dismiss(now, token, Refusal::Busy, "too many routers are linked with this one");
+            };
         };
         let key = PeerKey::Node(node);
         if let Some(holder) = self.holder_besides(key, &claim.neighbour) {
@@ -72,6 +76,9 @@ impl Links {
         match verdict {
             Verdict::Refuse => self.dismiss(now, token, Refusal::Superseded, "it has a newer connection"),
             Verdict::Park | Verdict::Contest => self.park(now, token, key, claim, verdict),
+            Verdict::Take if !self.may_change(now, key) => {
+                self.dismiss(now, token, Refusal::Busy, "it comes and goes too often");
+            }
             Verdict::Take => {
                 let Some(peer) = self.peers.get_mut(&key) else { return };
                 let (attempt, link, parked) = (peer.attempt.take(), peer.link.take(), peer.parked.take());
@@ -81,6 +88,17 @@ impl Links {
                 self.take(now, token, Some(key), claim);
             }
         }
+    }
+
+    /// Whether one more router may dial this one.
+    fn has_room_for_router(&self) -> bool {
+        let is_router = |entry: &&Entry| matches!(entry.role, Role::Link(Link { key: None, .. }));
+        self.entries.values().filter(is_router).count() < MAX_ROUTERS
+    }
+
+    /// Whether the peer may come once more.
+    fn may_change(&mut self, now: Instant, key: PeerKey) -> bool {
+        self.peers.get_mut(&key).is_none_or(|peer| peer.changes.take(now))
     }
 
     /// Another peer than `key` that is linked and has some of the node ids that `claimed` has.
@@ -219,7 +237,7 @@ impl Links {
                     "{several}{own} is in use by another adaptor, says {remote}, so this one is not let in; give each adaptor \
                      ids of its own"
                 );
-                peer.report(log::Level::Error, &problem);
+                peer.report(now, &mut self.chatter, log::Level::Error, &problem);
             } else if refusal != Refusal::Superseded {
                 peer.calls_us_duplicate = None;
                 let mut problem = format!("{remote} refuses {own}: {refusal}");
@@ -231,7 +249,7 @@ impl Links {
                         "; there is node {from} (an adaptor with several buses is given by its first node id only)"
                     ));
                 }
-                peer.report(log::Level::Error, &problem);
+                peer.report(now, &mut self.chatter, log::Level::Error, &problem);
             }
         }
         self.note_duplicate();
@@ -281,7 +299,7 @@ impl Links {
         let leaving = sent.is_ok() && quiet.is_ok() && entry.connection.finish().is_ok();
         let deadline = Some(now.after(LEAVE_TIME));
         if is_link {
-            log::warn!("connection with {remote} ended: {why}");
+            self.chatter.log(now, log::Level::Warn, format_args!("connection with {remote} ended: {why}"));
         } else if refusal != Refusal::Superseded {
             self.log_reject(now, remote, why);
         }

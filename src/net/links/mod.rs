@@ -27,6 +27,7 @@ use crate::adaptor::mesh::framing::{Frame, FrameError};
 use crate::adaptor::mesh::neighbour::{End, Identity, LinkId, Neighbour, Refusal, Role as EndRole};
 use crate::adaptor::mesh::packet::{Body, HEADER_LEN, Packet, ParseError};
 use crate::adaptor::random::Random;
+use crate::chatter::Chatter;
 use crate::poller::{Poller, Report, Token};
 
 /// Within this time a connection has to be made.
@@ -39,6 +40,8 @@ const JOIN_TIME: Duration = Duration::from_secs(2);
 const LEAVE_TIME: Duration = Duration::from_millis(500);
 /// Connections that have not introduced themselves yet or were refused; one more, and the oldest is closed. As many as there are nodes.
 const MAX_STRANGERS: usize = 256;
+/// Routers that dial this one.
+const MAX_ROUTERS: usize = 256;
 /// Connections accepted in one turn.
 const ACCEPTS_A_TURN: usize = 16;
 /// Chunks written to one link in one turn.
@@ -175,6 +178,7 @@ pub struct Links {
     is_duplicate: bool,
     scratch: Box<[u8]>,
     rejects: RateLimit,
+    chatter: Chatter,
     random: Random,
 }
 
@@ -230,6 +234,7 @@ impl Links {
             is_duplicate: false,
             scratch: vec![0; CHUNK].into_boxed_slice(),
             rejects: RateLimit::default(),
+            chatter: Chatter::of_a_network(),
             random: Random::new(seed),
         })
     }
