@@ -45,7 +45,7 @@ static int ardma_check_spaces(struct ardma_adaptor *adaptor)
 
 		if (!bar->parent || resource_size(bar) < spaces[i].size) {
 			dev_err(&adaptor->pdev->dev,
-				"no room for BAR %d (%u windows of 0x%llx bytes): give the adaptor fewer or smaller windows, the guest more physical address bits, or a port for hot-plug a pref64-reserve\n",
+				"no room for BAR %d (%u windows of 0x%llx bytes): give the adaptor fewer or smaller windows, the guest more physical address bits, or a port for hot-plug a mem-reserve and a pref64-reserve\n",
 				spaces[i].bar, adaptor->node_count, adaptor->window_size);
 			return -ENODEV;
 		}

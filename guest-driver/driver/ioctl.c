@@ -12,6 +12,7 @@ union ardma_argument {
 	struct ardma_info info;
 	struct ardma_node node;
 	struct ardma_export export;
+	struct ardma_export_bar export_bar;
 	struct ardma_unexport unexport;
 	struct ardma_window window;
 	struct ardma_overflow_ack overflow_ack;
@@ -90,6 +91,11 @@ static int ardma_call_export(struct ardma_file *file, union ardma_argument *argu
 	return ardma_export(file, &argument->export);
 }
 
+static int ardma_call_export_bar(struct ardma_file *file, union ardma_argument *argument)
+{
+	return ardma_export_bar(file, &argument->export_bar);
+}
+
 static int ardma_call_unexport(struct ardma_file *file, union ardma_argument *argument)
 {
 	if (argument->unexport.reserved)
@@ -163,6 +169,7 @@ static const struct ardma_call {
 	[_IOC_NR(ARDMA_IOC_OVERFLOW_ACK)] = { ARDMA_IOC_OVERFLOW_ACK, ardma_call_overflow_ack },
 	[_IOC_NR(ARDMA_IOC_EVENTS)] = { ARDMA_IOC_EVENTS, ardma_call_events },
 	[_IOC_NR(ARDMA_IOC_RESET)] = { ARDMA_IOC_RESET, ardma_call_reset },
+	[_IOC_NR(ARDMA_IOC_EXPORT_BAR)] = { ARDMA_IOC_EXPORT_BAR, ardma_call_export_bar },
 	[_IOC_NR(ARDMA_IOC_LISTEN)] = { ARDMA_IOC_LISTEN, ardma_call_listen },
 };
 
@@ -191,5 +198,7 @@ long ardma_ioctl(struct file *filp, unsigned int number, unsigned long address)
 	/* Nobody would know of that window. */
 	if (number == ARDMA_IOC_EXPORT)
 		ardma_unexport(file, argument.export.space, argument.export.offset);
+	if (number == ARDMA_IOC_EXPORT_BAR)
+		ardma_unexport(file, argument.export_bar.space, argument.export_bar.offset);
 	return -EFAULT;
 }

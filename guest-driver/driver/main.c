@@ -233,13 +233,18 @@ static int ardma_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 		goto err_interrupt;
 	pci_set_drvdata(pdev, adaptor);
 
-	ret = cdev_device_add(&adaptor->cdev, &adaptor->dev);
+	ret = ardma_bus_watch(adaptor);
 	if (ret)
 		goto err_stop;
+	ret = cdev_device_add(&adaptor->cdev, &adaptor->dev);
+	if (ret)
+		goto err_unwatch;
 	dev_info(&pdev->dev, "%s: node %u, %u windows of 0x%llx bytes\n", dev_name(&adaptor->dev),
 		 adaptor->node, adaptor->node_count, adaptor->window_size);
 	return 0;
 
+err_unwatch:
+	ardma_bus_unwatch(adaptor);
 err_stop:
 	pci_set_drvdata(pdev, NULL);
 	ardma_stop(adaptor);
@@ -260,6 +265,7 @@ static void ardma_remove(struct pci_dev *pdev)
 	struct ardma_adaptor *adaptor = pci_get_drvdata(pdev);
 
 	cdev_device_del(&adaptor->cdev, &adaptor->dev);
+	ardma_bus_unwatch(adaptor);
 	ardma_stop(adaptor);
 	ardma_interrupt_destroy(adaptor);
 	ardma_mailbox_destroy(adaptor);

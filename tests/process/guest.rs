@@ -37,9 +37,10 @@ const DOORBELL_TABLE: u64 = 0x3000;
 
 /// The window size that nodes have by default.
 const WINDOW: u64 = 256 << 20;
-/// The size of a node's window of the I/O space, and where its assurance space begins: behind 16 of them.
+/// The size of a node's window of the I/O space.
 const IO_WINDOW: u64 = 64 << 10;
-const IO_CHECKS: u64 = 16 * IO_WINDOW;
+/// The size of each part of the region for I/O, with 16 nodes.
+const IO_PART: u64 = 16 * IO_WINDOW;
 /// How much memory a guest has, from address 0.
 const MEMORY: u64 = 1 << 20;
 const DESCRIPTOR: u64 = 0x1000;
@@ -47,6 +48,8 @@ const LIST: u64 = 0x2000;
 
 pub const READ: u32 = 1;
 pub const WRITE: u32 = 2;
+/// The address is one of the bus, where devices are.
+pub const DEVICE: u32 = 4;
 
 /// A message, as registers have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +177,11 @@ impl Guest {
         self.wide_register(COMMAND_RESULT)
     }
 
+    /// Places BAR0.
+    pub fn place_registers(&mut self, address: u32) {
+        self.client.region_write(CONFIG, 0x10, &address.to_le_bytes()).unwrap();
+    }
+
     /// Stores into a node's window.
     pub fn store(&mut self, node: u8, offset: u64, data: &[u8]) {
         self.client.region_write(ACCESS, WINDOW * u64::from(node) + offset, data).unwrap();
@@ -190,6 +198,25 @@ impl Guest {
     pub fn check(&mut self, node: u8, offset: u64) -> u32 {
         let mut word = [0; 4];
         self.client.region_read(ASSURANCE, WINDOW * u64::from(node) + offset, &mut word).unwrap();
+        u32::from_le_bytes(word)
+    }
+
+    /// Stores into a node's window of the I/O space.
+    pub fn store_io(&mut self, node: u8, offset: u64, data: &[u8]) {
+        self.client.region_write(IO, IO_WINDOW * u64::from(node) + offset, data).unwrap();
+    }
+
+    /// Loads from a node's window of the I/O space.
+    pub fn load_io<const N: usize>(&mut self, node: u8, offset: u64) -> [u8; N] {
+        let mut data = [0; N];
+        self.client.region_read(IO, IO_WINDOW * u64::from(node) + offset, &mut data).unwrap();
+        data
+    }
+
+    /// Checks a block of a node's window of the I/O space.
+    pub fn check_io(&mut self, node: u8, offset: u64) -> u32 {
+        let mut word = [0; 4];
+        self.client.region_read(IO, IO_PART + IO_WINDOW * u64::from(node) + offset, &mut word).unwrap();
         u32::from_le_bytes(word)
     }
 
@@ -262,9 +289,7 @@ impl Guest {
 
     /// The write code of a node's doorbells.
     pub fn io_check(&mut self, node: u8) -> u8 {
-        let mut word = [0; 4];
-        self.client.region_read(IO, IO_CHECKS + IO_WINDOW * u64::from(node), &mut word).unwrap();
-        word[0]
+        self.check_io(node, 0).to_le_bytes()[0]
     }
 
     /// What this guest's own CPU sees in its memory.

@@ -73,12 +73,14 @@ pub const OFFSET_ANY: u64 = u64::MAX;
 
 /// `Window::flags`: this open file exported it.
 pub const WINDOW_MINE: u32 = 1 << 0;
-/// `Window::flags`: a reset removed it and its owner has not noticed yet.
+/// `Window::flags`: a reset removed it, or the end of its function, and its owner has not noticed yet.
 pub const WINDOW_LOST: u32 = 1 << 1;
 /// `Window::flags`: its file is closed, but the adaptor did not let go of it.
 pub const WINDOW_ORPHAN: u32 = 1 << 2;
 /// `Window::flags`: it is in the I/O space.
 pub const WINDOW_IO: u32 = 1 << 3;
+/// `Window::flags`: it is of another PCI function.
+pub const WINDOW_BAR: u32 = 1 << 4;
 
 /// Which way the argument of a call goes, as `_IOC` counts it.
 const NONE: u32 = 0;
@@ -167,15 +169,15 @@ arguments! {
         deadline_us: u32,
         /// The part of it that is kept for the lease, in microseconds.
         lease_us: u32,
-        /// Bytes in each node's window.
+        /// Bytes in each node's window of the access space.
         window_size: u64,
         /// This life of the node: differs after each reset.
         incarnation: u64,
-        /// Stores into the access space since the reset.
+        /// Stores into the access and I/O spaces since the reset.
         stores: u64,
-        /// Loads from the access space.
+        /// Loads from the access and I/O spaces.
         loads: u64,
-        /// Loads from the assurance space.
+        /// Loads from the assurance spaces, peeks too.
         checks: u64,
         /// Transactions that did not end with OK.
         errors: u64,
@@ -223,6 +225,30 @@ arguments! {
         rights: u32,
         /// In: `SPACE_*`.
         space: u32,
+        /// In: who has the rights: bit `n % 64` of word `n / 64`.
+        nodes: [u64; 4],
+    }
+
+    /// Makes a window of what is behind a BAR of another PCI function.
+    ExportBar = (READ | WRITE, 0x08) {
+        /// In: the function's PCI domain.
+        domain: u32,
+        /// In: its bus `[15:8]`, device `[7:3]` and function `[2:0]`.
+        function: u32,
+        /// In: 0 to 5.
+        bar: u32,
+        /// In: `RIGHT_*`.
+        rights: u32,
+        /// In: where in the BAR it begins, in bytes.
+        start: u64,
+        /// In: bytes, or 0 for all from there on; out: bytes.
+        length: u64,
+        /// In: offset in this node's window or `OFFSET_ANY`; out: offset.
+        offset: u64,
+        /// In: `SPACE_*`.
+        space: u32,
+        /// 0.
+        reserved: u32,
         /// In: who has the rights: bit `n % 64` of word `n / 64`.
         nodes: [u64; 4],
     }

@@ -72,7 +72,11 @@ fn structures_and_call_numbers_are_those_of_the_header() {
     let text = header("include/uapi/assured_rdma.h");
     let layouts = layouts();
     for (name, fields, request, size) in &layouts {
-        let c_name = if *name == "OverflowAck" { "overflow_ack".to_owned() } else { name.to_lowercase() };
+        let c_name = match *name {
+            "OverflowAck" => "overflow_ack".to_owned(),
+            "ExportBar" => "export_bar".to_owned(),
+            _ => name.to_lowercase(),
+        };
         assert_eq!(fields, &c_fields(&text, &c_name), "struct ardma_{c_name}");
         let define = format!("#define ARDMA_IOC_{}", c_name.to_uppercase());
         let line =
@@ -115,6 +119,7 @@ fn sizes_are_the_same_for_32_bit_and_64_bit_programs() {
         ("Info", 216),
         ("Node", 24),
         ("Export", 64),
+        ("ExportBar", 80),
         ("Unexport", 16),
         ("Window", 64),
         ("OverflowAck", 8),
@@ -161,6 +166,7 @@ fn constants_are_those_of_the_header() {
         ("ARDMA_WINDOW_LOST", WINDOW_LOST.into()),
         ("ARDMA_WINDOW_ORPHAN", WINDOW_ORPHAN.into()),
         ("ARDMA_LISTEN_MASKED", LISTEN_MASKED.into()),
+        ("ARDMA_WINDOW_BAR", WINDOW_BAR.into()),
         ("ARDMA_WINDOW_IO", WINDOW_IO.into()),
     ];
     for (name, value) in own {

@@ -1,6 +1,7 @@
 //! An open adaptor: what it is, whom it reaches, what happened.
 
 use crate::abi;
+use crate::bar::{Bar, BarExport};
 use crate::error::{CallKind, Error};
 use crate::export::{Export, ExportOptions};
 use crate::mapping::Memory;
@@ -189,6 +190,15 @@ impl Adaptor {
     /// [`Error::Call`], which says what was wrong.
     pub fn export(&self, memory: Memory, options: &ExportOptions) -> Result<Export, Error> {
         Export::new(Arc::clone(&self.file), self.info.node, memory, options)
+    }
+
+    /// Exports what is behind a BAR of another PCI function of this machine, until the returned guard is dropped. Registers belong
+    /// into the I/O space: in the other one, stores may be joined.
+    ///
+    /// # Errors
+    /// [`Error::Call`], which says what was wrong.
+    pub fn export_bar(&self, bar: &Bar, options: &ExportOptions) -> Result<BarExport, Error> {
+        BarExport::new(Arc::clone(&self.file), self.info.node, bar, options)
     }
 
     /// Maps `length` bytes of another node's window, for access and for checks.

@@ -131,12 +131,14 @@ impl Error {
 }
 
 /// Which call failed: an errno means something else in each.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallKind {
     Info,
     Node,
     Export(Space),
+    ExportBar,
     Unexport,
+    UnexportBar,
     Window,
     OverflowAck,
     Events,
@@ -147,7 +149,7 @@ pub(crate) enum CallKind {
 
 impl CallKind {
     fn explain(self, errno: Option<i32>) -> &'static str {
-        use CallKind::{Export, Listen, Map, Node, OverflowAck, Reset, Unexport};
+        use CallKind::{Export, ExportBar, Listen, Map, Node, OverflowAck, Reset, Unexport, UnexportBar};
         match (self, errno.unwrap_or(0)) {
             (_, libc::ENODEV) => "the adaptor was removed",
             (_, libc::EIO) => "the adaptor does not answer; a reset may help",
@@ -160,21 +162,29 @@ impl CallKind {
                 "the offset must be a multiple of 4096, the size above 0 and at most the window size, with at least one right and one node"
             }
             (Export(_), libc::ENOMEM) => "more memory than may be locked (ulimit -l), or than there is",
-            (Export(_), libc::ENOSPC) => {
+            (ExportBar, libc::EPERM) => "only root may, and no one where the kernel is locked down",
+            (ExportBar, libc::ENXIO) => "there is no such function, or it has no memory there (see lspci -v)",
+            (ExportBar, libc::EINVAL) => {
+                "start, size and offset must be multiples of 4096 and inside the space, the BAR one of 0 to 5, with at least one right and one node; the adaptor itself can't be exported"
+            }
+            (Export(_) | ExportBar, libc::ENOSPC) => {
                 "it overlaps another window, or no gap is large enough (see ardma info)"
             }
-            (Export(_), libc::ENOBUFS) => {
+            (Export(_) | ExportBar, libc::ENOBUFS) => {
                 "more windows, or scattered pieces of memory, than the adaptor holds"
             }
-            (Export(_), libc::EOPNOTSUPP) => {
+            (Export(_) | ExportBar, libc::EOPNOTSUPP) => {
                 "the adaptor does not share this guest's memory: QEMU needs memory-backend-memfd,share=on (see dmesg)"
             }
             (Export(_), libc::ENXIO) => "the memory is not where the adaptor can reach it",
             (Export(_), libc::EFAULT) => {
                 "the memory is not mapped, or not with the access that the rights need"
             }
-            (Unexport, libc::ENOENT) => "no window of this program begins there",
+            (Unexport | UnexportBar, libc::ENOENT) => "no window of this program begins there",
             (Unexport, libc::ESTALE) => "a reset of the adaptor had already removed it",
+            (UnexportBar, libc::ESTALE) => {
+                "it had already gone, by a reset of the adaptor or with its device"
+            }
             (Listen, libc::EINVAL) => "give at least one doorbell and one node",
             (Listen, libc::EBUSY) => "another program listens to one of these doorbells",
             (Listen, libc::ESTALE) => {

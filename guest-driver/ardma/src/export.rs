@@ -30,13 +30,60 @@ impl Default for ExportOptions {
     }
 }
 
+impl ExportOptions {
+    /// What is granted, as the module takes it.
+    pub(crate) fn rights(&self) -> u32 {
+        let right = |granted, bit| if granted { bit } else { 0 };
+        right(self.read, abi::RIGHT_READ) | right(self.write, abi::RIGHT_WRITE)
+    }
+}
+
+/// A window of this file.
+#[derive(Debug)]
+pub(crate) struct Exported {
+    file: Arc<File>,
+    place: Place,
+    /// What its end is.
+    kind: CallKind,
+    active: bool,
+}
+
+impl Exported {
+    /// The window that the module has just made in `node` at `offset` of the space. `kind` is what its end is.
+    pub(crate) fn new(file: Arc<File>, node: u32, space: Space, offset: u64, kind: CallKind) -> Self {
+        let node = u8::try_from(node).unwrap_or(u8::MAX);
+        Self { file, place: Place { node, space, offset }, kind, active: true }
+    }
+
+    pub(crate) const fn place(&self) -> Place {
+        self.place
+    }
+
+    pub(crate) fn end(&mut self) -> Result<(), Error> {
+        if !std::mem::take(&mut self.active) {
+            return Ok(());
+        }
+        let Place { space, offset, .. } = self.place;
+        let mut argument = abi::Unexport { offset, space: space.number(), reserved: 0 };
+        // SAFETY: UNEXPORT touches no memory of this process.
+        unsafe { abi::call(self.file.as_fd(), &mut argument) }
+            .map_err(|source| Error::call(self.kind, format!("end of the export at {}", self.place), source))
+    }
+}
+
+impl Drop for Exported {
+    fn drop(&mut self) {
+        // A failure leaves nothing to do: the adaptor is gone, or a reset has ended the export.
+        drop(self.end());
+    }
+}
+
 /// Exported memory. Dropping it ends the export, after which nothing lands there any more.
 #[derive(Debug)]
 pub struct Export {
-    file: Arc<File>,
-    place: Place,
+    /// Before the memory, which goes after it.
+    window: Exported,
     memory: Memory,
-    active: bool,
 }
 
 impl Export {
@@ -46,17 +93,16 @@ impl Export {
         memory: Memory,
         options: &ExportOptions,
     ) -> Result<Self, Error> {
-        let right = |granted, bit| if granted { bit } else { 0 };
         let mut argument = abi::Export {
             address: memory.address(),
             length: memory.length(),
             offset: options.offset.unwrap_or(abi::OFFSET_ANY),
-            rights: right(options.read, abi::RIGHT_READ) | right(options.write, abi::RIGHT_WRITE),
+            rights: options.rights(),
             space: options.space.number(),
             nodes: options.nodes.words(),
         };
         // SAFETY: the memory is reached by volatile accesses only, and stays mapped at least as long as
-        // the window: `drop` ends the window first. (Where that fails the module keeps the pages pinned.)
+        // the window, which is dropped before it. (Where that fails the module keeps the pages pinned.)
         unsafe { abi::call(file.as_fd(), &mut argument) }.map_err(|source| {
             Error::call(
                 CallKind::Export(options.space),
@@ -64,14 +110,13 @@ impl Export {
                 source,
             )
         })?;
-        let node = u8::try_from(node).unwrap_or(u8::MAX);
-        let place = Place { node, space: options.space, offset: argument.offset };
-        Ok(Self { file, place, memory, active: true })
+        let window = Exported::new(file, node, options.space, argument.offset, CallKind::Unexport);
+        Ok(Self { window, memory })
     }
 
     /// Where other nodes find it.
     pub const fn place(&self) -> Place {
-        self.place
+        self.window.place()
     }
 
     /// The memory, which other nodes may change at any time.
@@ -85,21 +130,6 @@ impl Export {
     /// # Errors
     /// [`Error::Call`], where a reset had already ended it or the adaptor is gone.
     pub fn end(&mut self) -> Result<(), Error> {
-        if !std::mem::take(&mut self.active) {
-            return Ok(());
-        }
-        let Place { space, offset, .. } = self.place;
-        let mut argument = abi::Unexport { offset, space: space.number(), reserved: 0 };
-        // SAFETY: UNEXPORT touches no memory of this process.
-        unsafe { abi::call(self.file.as_fd(), &mut argument) }.map_err(|source| {
-            Error::call(CallKind::Unexport, format!("end of the export at {}", self.place), source)
-        })
-    }
-}
-
-impl Drop for Export {
-    fn drop(&mut self) {
-        // A failure leaves nothing to do: the adaptor is gone, or a reset has ended the export.
-        drop(self.end());
+        self.window.end()
     }
 }

@@ -62,6 +62,7 @@
 
 pub mod abi;
 mod adaptor;
+mod bar;
 mod error;
 mod export;
 mod mapping;
@@ -75,6 +76,7 @@ mod transfer;
 mod word;
 
 pub use adaptor::{Adaptor, DEFAULT_DEVICE, Info, Node, Window};
+pub use bar::{Bar, BarExport, Function};
 pub use error::Error;
 pub use export::{Export, ExportOptions};
 pub use mapping::{Memory, PAGE};

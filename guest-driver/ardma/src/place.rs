@@ -29,6 +29,9 @@ pub enum ParseError {
     /// An offset above 2^48 - 1.
     #[error("the offset in '{0}' is not below 2^48")]
     Offset(String),
+    /// Not a PCI function.
+    #[error("'{0}' is not a PCI function: use [DOMAIN:]BUS:DEVICE.FUNCTION in hex, such as 0000:00:05.0")]
+    Function(String),
     /// Not hex digits in pairs.
     #[error("'{0}' is not hex data: use pairs of hex digits, such as 00ff17")]
     Hex(String),

@@ -84,12 +84,12 @@ struct ardma_info {
 	__u32 error_count;	/* blocks in the error log now */
 	__u32 deadline_us;	/* longest time that an access takes */
 	__u32 lease_us;		/* the part of it that is kept for the lease */
-	__u64 window_size;	/* bytes in each node's window */
+	__u64 window_size;	/* bytes in each node's window of the access space */
 	__u64 incarnation;	/* this life of the node: differs after each reset */
 	/* Since the reset: */
-	__u64 stores;		/* stores into the access space */
-	__u64 loads;		/* loads from the access space */
-	__u64 checks;		/* loads from the assurance space */
+	__u64 stores;		/* stores into the access and I/O spaces */
+	__u64 loads;		/* loads from the access and I/O spaces */
+	__u64 checks;		/* loads from the assurance spaces, peeks too */
 	__u64 errors;		/* transactions that did not end with OK */
 	__u64 served_writes;	/* other nodes' writes executed here */
 	__u64 served_reads;	/* other nodes' reads executed here */
@@ -155,10 +155,36 @@ struct ardma_export {
 };
 
 /*
+ * ARDMA_IOC_EXPORT_BAR: makes a window of what is behind a BAR of another PCI function of this
+ * machine, so that other nodes reach that device. The function is kept enabled until the window
+ * goes, and the window goes when the function is removed. Registers belong into the I/O space: in the
+ * other one, stores may be joined.
+ *
+ * Errors as of ARDMA_IOC_EXPORT, but for:
+ *
+ *   EPERM       without CAP_SYS_RAWIO, or with the kernel locked down
+ *   ENXIO       no such function, or it has no memory there
+ *   EINVAL      also: the adaptor itself; not whole pages of the machine's memory map
+ */
+struct ardma_export_bar {
+	__u32 domain;		/* in: the function's PCI domain */
+	__u32 function;		/* in: its bus [15:8], device [7:3] and function [2:0] */
+	__u32 bar;		/* in: 0 to 5 */
+	__u32 rights;		/* in: ARDMA_RIGHT_* */
+	__u64 start;		/* in: where in the BAR it begins, in bytes */
+	__u64 length;		/* in: bytes, or 0 for all from there on; out: bytes */
+	__u64 offset;		/* in, or ARDMA_OFFSET_ANY; out: in this node's window */
+	__u32 space;		/* in: ARDMA_SPACE_* */
+	__u32 reserved;		/* zero */
+	__u64 nodes[4];		/* in: who has them: bit n % 64 of word n / 64 */
+};
+
+/*
  * ARDMA_IOC_UNEXPORT: removes a window of this file. When it returns 0 nothing more lands there.
  *
  *   ENOENT      no window of this file begins at this offset of this space
- *   ESTALE      it had already been lost by a reset of the adaptor; now it is forgotten
+ *   ESTALE      it had already been lost, by a reset of the adaptor or with the function that it was
+ *               of; now it is forgotten
  */
 struct ardma_unexport {
 	__u64 offset;		/* in: as ARDMA_IOC_EXPORT gave it */
@@ -168,9 +194,10 @@ struct ardma_unexport {
 
 /* Bits of ardma_window.flags. */
 #define ARDMA_WINDOW_MINE	(1U << 0)	/* of this open file */
-#define ARDMA_WINDOW_LOST	(1U << 1)	/* by a reset; kept until the owner removes it */
+#define ARDMA_WINDOW_LOST	(1U << 1)	/* by a reset, or with its function; kept until the owner removes it */
 #define ARDMA_WINDOW_ORPHAN	(1U << 2)	/* file closed, but the adaptor did not let go */
 #define ARDMA_WINDOW_IO		(1U << 3)	/* in the I/O space */
+#define ARDMA_WINDOW_BAR	(1U << 4)	/* of another PCI function */
 
 /*
  * ARDMA_IOC_WINDOW: the windows of all files of this adaptor, one by one. ENOENT past the end.
@@ -268,6 +295,7 @@ struct ardma_mask {
 #define ARDMA_IOC_EVENTS	_IOR(ARDMA_IOC_MAGIC, 0x06, struct ardma_events)
 /* Resets the function (FLR); all windows of all files are lost. EPERM without CAP_SYS_ADMIN. */
 #define ARDMA_IOC_RESET		_IO(ARDMA_IOC_MAGIC, 0x07)
+#define ARDMA_IOC_EXPORT_BAR	_IOWR(ARDMA_IOC_MAGIC, 0x08, struct ardma_export_bar)
 #define ARDMA_IOC_LISTEN	_IOW(ARDMA_IOC_MAGIC, 0x10, struct ardma_listen)
 #define ARDMA_IOC_MASK		_IOW(ARDMA_IOC_MAGIC, 0x11, struct ardma_mask)
 

@@ -57,6 +57,8 @@ pub enum AtReset {
     Configured,
     /// A value that differs from the one before the reset.
     New,
+    /// What firmware or the operating system gives it.
+    Assigned,
 }
 
 /// A line of the register table.
@@ -94,7 +96,7 @@ macro_rules! registers {
     };
 }
 
-use AtReset::{Configured, New, Value};
+use AtReset::{Assigned, Configured, New, Value};
 
 registers! {
     Magic "MAGIC" at 0x0000, 32 bits, ReadOnly, Value(0x4d44_5241);
@@ -127,6 +129,27 @@ registers! {
     ServedWrites "SERVED_WRITES" at 0x00a0, 64 bits, ReadOnly, Value(0);
     ServedReads "SERVED_READS" at 0x00a8, 64 bits, ReadOnly, Value(0);
     Refused "REFUSED" at 0x00b0, 64 bits, ReadOnly, Value(0);
+    RegisterBase "REGISTER_BASE" at 0x00c0, 64 bits, ReadOnly, Assigned;
+    RegisterExtent "REGISTER_EXTENT" at 0x00c8, 64 bits, ReadOnly, Value(0x1_0000);
+    IoBase "IO_BASE" at 0x00d0, 64 bits, ReadOnly, Assigned;
+    IoExtent "IO_EXTENT" at 0x00d8, 64 bits, ReadOnly, Configured;
+    AccessBase "ACCESS_BASE" at 0x00e0, 64 bits, ReadOnly, Assigned;
+    AccessExtent "ACCESS_EXTENT" at 0x00e8, 64 bits, ReadOnly, Configured;
+    AssuranceBase "ASSURANCE_BASE" at 0x00f0, 64 bits, ReadOnly, Assigned;
+    AssuranceExtent "ASSURANCE_EXTENT" at 0x00f8, 64 bits, ReadOnly, Configured;
+    IoWindowSize "IO_WINDOW_SIZE" at 0x0100, 64 bits, ReadOnly, Value(0x1_0000);
+    RangeStart "RANGE_START" at 0x0108, 64 bits, ReadWrite, Value(0);
+    RangeEnd "RANGE_END" at 0x0110, 64 bits, ReadWrite, Value(0);
+    RangeStatus "RANGE_STATUS" at 0x0118, 32 bits, ReadOnly, Value(0xffff_ffff);
+    RangeSpace "RANGE_SPACE" at 0x011c, 32 bits, ReadWrite, Value(0);
+    FailedBlock "FAILED_BLOCK" at 0x0120, 64 bits, ReadOnly, Value(0xffff_ffff_ffff_ffff);
+    FailedPop "FAILED_POP" at 0x0128, 32 bits, WriteOnly, Value(0);
+    FailedCount "FAILED_COUNT" at 0x0130, 32 bits, ReadOnly, Value(0);
+    ReadAheadTime "READ_AHEAD_TIME" at 0x0138, 32 bits, ReadWrite, Value(1000);
+    ReadAhead0 "READ_AHEAD_0" at 0x0140, 64 bits, ReadWrite, Value(0);
+    ReadAhead1 "READ_AHEAD_1" at 0x0148, 64 bits, ReadWrite, Value(0);
+    ReadAhead2 "READ_AHEAD_2" at 0x0150, 64 bits, ReadWrite, Value(0);
+    ReadAhead3 "READ_AHEAD_3" at 0x0158, 64 bits, ReadWrite, Value(0);
     MessageInfo "MESSAGE_INFO" at 0x0180, 32 bits, ReadOnly, Value(0);
     MessageCount "MESSAGE_COUNT" at 0x0184, 32 bits, ReadOnly, Value(0);
     MessageData "MESSAGE_DATA" at 0x0188, 64 bits, ReadOnly, Value(0);
@@ -173,6 +196,20 @@ impl Description {
         let line = TABLE.get(after.checked_sub(1)?)?;
         (offset.wrapping_sub(line.offset) < line.size).then_some(line)
     }
+}
+
+/// Whether an access of `len` bytes at `offset` touches a byte of the register.
+pub fn touches(register: Register, offset: u64, len: usize) -> bool {
+    let end = offset.saturating_add(len as u64);
+    let line = TABLE.iter().find(|line| line.register == register);
+    line.is_some_and(|line| offset < line.offset.saturating_add(line.size) && line.offset < end)
+}
+
+/// Whether an access of `len` bytes at `offset` covers the register's lowest byte.
+pub fn covers_lowest(register: Register, offset: u64, len: usize) -> bool {
+    let line = TABLE.iter().find(|line| line.register == register);
+    let before = line.and_then(|line| line.offset.checked_sub(offset));
+    before.is_some_and(|before| before < len as u64)
 }
 
 /// What the node table says of one node.

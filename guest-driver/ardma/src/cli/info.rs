@@ -114,8 +114,12 @@ fn window(info: &Info, window: &Window) -> String {
         Nodes::from_words(window.nodes),
         window.owner
     );
+    let of_bar = window.flags & abi::WINDOW_BAR != 0;
+    if of_bar {
+        text.push_str(", of a PCI device");
+    }
     if window.flags & abi::WINDOW_LOST != 0 {
-        text.push_str(", lost by a reset");
+        text.push_str(if of_bar { ", lost by a reset or with its device" } else { ", lost by a reset" });
     }
     if window.flags & abi::WINDOW_ORPHAN != 0 {
         text.push_str(", its file is closed");
@@ -163,5 +167,10 @@ mod tests {
         assert_eq!(window(&info, &entry), "window 1:0x4000: 8192 bytes, read and write, nodes 1, process 77");
         let entry = Window { flags: abi::WINDOW_IO, ..entry };
         assert!(window(&info, &entry).starts_with("window 1:io:0x4000: "));
+        let entry = Window { flags: abi::WINDOW_BAR | abi::WINDOW_LOST, ..entry };
+        assert!(
+            window(&info, &entry)
+                .ends_with("process 77, of a PCI device, lost by a reset or with its device")
+        );
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 pub const CASES: &[Case] = &[
     case("exports with bad arguments are refused", bad_exports),
+    case("exports of BARs with bad arguments are refused", bad_bars),
     case("exports of memory without the access that they need are refused", unmapped_exports),
     case("calls with a bad pointer or an unknown number are refused", bad_calls),
     case("nodes beyond 255 and fields that are not zero are refused", bad_fields),
@@ -90,6 +91,25 @@ fn bad_exports(context: &Context) -> Verdict {
     equal("windows of this file", mine(context)?, 0)
 }
 
+fn bad_bars(context: &Context) -> Verdict {
+    exportable(context)?;
+    let refuse = |what, argument: abi::ExportBar, errno| {
+        let good = abi::ExportBar { rights: abi::RIGHT_READ, offset: abi::OFFSET_ANY, ..argument };
+        let mut argument = abi::ExportBar { nodes: Nodes::ALL.words(), ..good };
+        // SAFETY: the window would be of no memory of this process.
+        let result = unsafe { abi::call(context.adaptor.as_fd(), &mut argument) };
+        refused(what, result, errno)
+    };
+    let none = abi::ExportBar::default();
+    refuse("a field that is not zero", abi::ExportBar { reserved: 1, ..none }, libc::EINVAL)?;
+    refuse("BAR 6", abi::ExportBar { bar: 6, ..none }, libc::EINVAL)?;
+    refuse("a function beyond bus 255", abi::ExportBar { function: 1 << 16, ..none }, libc::EINVAL)?;
+    refuse("a domain that there is not", abi::ExportBar { domain: u32::MAX, ..none }, libc::ENXIO)?;
+    // Function 0:0.0 is the host bridge, which has no BARs.
+    refuse("a BAR that there is not", none, libc::ENXIO)?;
+    equal("windows of this file", mine(context)?, 0)
+}
+
 /// How many windows this file has.
 fn mine(context: &Context) -> Result<usize, Problem> {
     Ok(context.adaptor.windows()?.iter().filter(|window| window.flags & abi::WINDOW_MINE != 0).count())
@@ -135,6 +155,7 @@ fn bad_calls(context: &Context) -> Verdict {
         ("INFO", abi::Info::REQUEST),
         ("NODE", abi::Node::REQUEST),
         ("EXPORT", abi::Export::REQUEST),
+        ("EXPORT_BAR", abi::ExportBar::REQUEST),
         ("UNEXPORT", abi::Unexport::REQUEST),
         ("WINDOW", abi::Window::REQUEST),
         ("OVERFLOW_ACK", abi::OverflowAck::REQUEST),
