@@ -5,9 +5,13 @@
 //! the same offset, says from local knowledge whether these were really done.
 
 pub mod adaptor;
+mod allowance;
 pub mod certs;
+mod chatter;
 pub mod config;
 pub mod event_loop;
+pub mod hosted;
+mod mapped;
 pub mod net;
 pub mod node;
 pub mod poller;

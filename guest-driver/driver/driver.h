@@ -11,8 +11,9 @@
  * - A register is touched, and a page of a BAR mapped, only under the gate and while the adaptor
  *   is not gone. Except by what makes it gone, and by the interrupt handler.
  *
- * Locks, outermost first: PCI's lock against the removal of functions, the PCI device's lock
- * (probe, remove, reset), mmap_lock, gate, command_lock, files_lock, event_lock. Nothing touches user memory under the gate, because page
+ * Locks, outermost first: a listener's read_lock, PCI's lock against the removal of functions, the
+ * PCI device's lock (probe, remove, reset), mmap_lock, gate, command_lock, message_lock, files_lock,
+ * event_lock. Nothing touches user memory under the gate, because page
  * faults take it.
  */
 #ifndef ARDMA_DRIVER_H
@@ -31,6 +32,7 @@
 #include <linux/scatterlist.h>
 #include <linux/spinlock.h>
 #include <linux/wait.h>
+#include <linux/workqueue.h>
 
 #include <assured_rdma.h>
 #include "assured_rdma_regs.h"
@@ -38,6 +40,7 @@
 #define ARDMA_NAME	"assured_rdma"
 
 struct ardma_descriptor;
+struct ardma_listener;
 
 /*
  * One adaptor. Lives as long as its struct device: until it is removed and its last file is
@@ -50,6 +53,8 @@ struct ardma_adaptor {
 	void __iomem *registers;
 	int minor;
 	int irq;
+	int message_irq;	/* 0 where messages share the events' */
+	char message_irq_name[32];
 
 	/* What the adaptor is: read once, by probe. */
 	u32 version;
@@ -58,7 +63,9 @@ struct ardma_adaptor {
 	u32 window_bits;
 	u32 bus_bits;
 	u32 block_bits;
+	u32 message_limit;
 	u64 window_size;
+	u32 message_vector;	/* of the doorbells; that of the events where there is only one */
 
 	/*
 	 * Whether the hardware may be touched: taken for reading by whoever does, for writing by
@@ -77,6 +84,11 @@ struct ardma_adaptor {
 	u32 memory;		/* ARDMA_MEMORY_* */
 	struct list_head grants;
 	struct notifier_block bus_events;
+
+	/* Who listens to which doorbell. */
+	struct mutex message_lock;
+	struct work_struct message_work;
+	struct ardma_listener *listeners[ARDMA_DOORBELLS];
 
 	/* The open files, whose mappings are taken away together. */
 	struct mutex files_lock;
@@ -225,6 +237,13 @@ unsigned int ardma_grants_withdraw(struct ardma_adaptor *adaptor);
 void ardma_grants_lost(struct ardma_adaptor *adaptor);
 void ardma_grants_function_gone(struct ardma_adaptor *adaptor, struct pci_dev *function);
 void ardma_grants_forget(struct ardma_adaptor *adaptor);
+
+/* messages.c: messages of other nodes. */
+int ardma_listen(struct ardma_file *file, const struct ardma_listen *argument);
+irqreturn_t ardma_message_interrupt(int irq, void *data);
+void ardma_messages_create(struct ardma_adaptor *adaptor);
+void ardma_messages_lost(struct ardma_adaptor *adaptor);
+void ardma_messages_withdraw(struct ardma_adaptor *adaptor);
 
 /* file.c: the character device. */
 extern const struct file_operations ardma_file_operations;

@@ -19,6 +19,7 @@ all_checks() {
     for ((node = 1; node <= $1; node++)); do check "node $node: exports memory for tests" suite_exports "$node"; done
     for ((node = 1; node <= $1; node++)); do suite "$node" $((node == 1 ? 2 : 1)); done
     io_space
+    messages
     refusals
     peer_dies
     peer_returns
@@ -108,6 +109,13 @@ served_writes() {
     served=$(sed -n 's/^served for others: \([0-9]*\) writes.*/\1/p' <<<"$guest_output")
     [[ -n $served ]] || reason="no count: $guest_output"
     [[ -n $served ]]
+}
+
+messages() {
+    check "node 2: listens to its doorbells" in_guest 2 30 "inbox inbox --nodes 1"
+    check "node 1: sends 100 messages, checked" in_guest 1 30 "ardma ring 2:7 1 --count 100"
+    check "node 2: has them all, in order" in_guest 2 30 "has_lines inbox message 100 20 && in_order inbox 1 100 && drop inbox"
+    check "node 1: a doorbell to which nobody listens: access denied" refuses 1 'access denied' "ardma ring 2:7 1"
 }
 
 refusals() {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationId(pub u64);
 
-/// Names a hosted device; its place in the list that the adaptor was configured with.
+/// Names a device that the adaptor's process hosts. Names are the shell's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId(pub u16);
 

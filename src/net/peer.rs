@@ -9,12 +9,17 @@ use crate::adaptor::address::NodeId;
 use crate::adaptor::mesh::neighbour::{Identity, Refusal};
 use crate::adaptor::mesh::packet::Incarnation;
 use crate::adaptor::random::Random;
+use crate::allowance::Allowance;
+use crate::chatter::Chatter;
 use crate::poller::Token;
 
 /// By how much the node with the higher id lets the other one dial first, where both can.
 const HEAD_START: Duration = Duration::from_millis(100);
 /// How long a peer's word holds that our node id is somebody else's: it is asked again, and answers, several times in this time.
 const REFUSAL_HOLDS: Duration = Duration::from_secs(10);
+/// How often a peer may come, or go on as another incarnation, at once, and the time after which it may once more.
+const CHANGES: u32 = 32;
+pub const CHANGE_PAUSE: Duration = Duration::from_millis(50);
 /// A link that lived this long makes earlier failures forgotten.
 const STABLE: Duration = Duration::from_secs(1);
 
@@ -69,6 +74,8 @@ pub struct Peer {
     pub same_as: Option<PeerKey>,
     /// The operator knows that this address and another one are the same router's.
     pub told_same: bool,
+    /// How often it may come, or go on as another incarnation.
+    pub changes: Allowance,
     head_start: Duration,
     backoff: Backoff,
     last_problem: Option<String>,
@@ -89,6 +96,7 @@ impl Peer {
             met: None,
             same_as: None,
             told_same: false,
+            changes: Allowance::new(CHANGES, CHANGE_PAUSE),
             head_start,
             backoff: Backoff::default(),
             last_problem: None,
@@ -123,9 +131,10 @@ impl Peer {
     }
 
     /// Tells the operator what is wrong, unless that was the last thing said.
-    pub fn report(&mut self, level: log::Level, problem: &str) {
-        if self.last_problem.as_deref() != Some(problem) {
-            log::log!(level, "{}: {problem}", self.key);
+    pub fn report(&mut self, now: Instant, chatter: &mut Chatter, level: log::Level, problem: &str) {
+        if self.last_problem.as_deref() != Some(problem)
+            && chatter.log(now, level, format_args!("{}: {problem}", self.key))
+        {
             self.last_problem = Some(problem.to_owned());
         }
     }

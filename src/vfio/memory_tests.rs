@@ -3,7 +3,7 @@
 use super::*;
 use crate::adaptor::memory::{Home, OperationId};
 use proptest::prelude::*;
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 
 fn memfd(len: u64, seals: i32) -> File {
@@ -160,6 +160,30 @@ fn sharing_is_judged_once_for_each_file() {
     assert_eq!(asked, 1);
     assert_eq!(memory.sharing(), Sharing::Unknown);
     assert_eq!(memory.files.len(), 1);
+}
+
+#[test]
+fn files_that_are_gone_are_forgotten_and_judged_anew() {
+    let file = sealed(0x1000);
+    let mut memory = GuestMemory::new();
+    let map_as = |memory: &mut GuestMemory, at, file: &File, sharing| {
+        memory.map(&range(at, 0x1000, 0, 3), Some(file.try_clone().unwrap().into()), |_| sharing).unwrap();
+    };
+    let unmap = DmaUnmap { argsz: 24, flags: 0, address: 0, size: 0x1000 };
+    map_as(&mut memory, 0x1000, &file, Sharing::Shared);
+    for _ in 0..1000 {
+        map_as(&mut memory, 0, &sealed(0x1000), Sharing::Unknown);
+        assert_eq!(memory.sharing(), Sharing::Unknown);
+        memory.unmap(&unmap).unwrap();
+        assert_eq!(memory.sharing(), Sharing::Shared);
+        assert!(memory.files.len() <= FORGET_AT);
+    }
+    // The one that stayed is still known, and one that comes back may be another with the same number.
+    map_as(&mut memory, 0, &file, Sharing::Private);
+    assert_eq!(memory.sharing(), Sharing::Shared);
+    memory.unmap(&DmaUnmap { size: 0x2000, ..unmap }).unwrap();
+    map_as(&mut memory, 0, &file, Sharing::Private);
+    assert_eq!(memory.sharing(), Sharing::Private);
 }
 
 #[test]

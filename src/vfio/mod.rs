@@ -19,7 +19,6 @@ mod interrupts;
 mod listener;
 mod memory;
 pub mod message;
-mod ordered;
 mod request;
 mod sharing;
 mod socket;

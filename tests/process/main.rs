@@ -6,13 +6,16 @@
 mod bus;
 mod chaos;
 mod guest;
+mod hosted;
 mod hostile;
 mod judge;
 mod links;
 mod machine;
+mod messages;
 mod node;
 mod proxy;
 mod router;
+mod strangers;
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -5,6 +5,7 @@ use crate::bar::{Bar, BarExport};
 use crate::error::{CallKind, Error};
 use crate::export::{Export, ExportOptions};
 use crate::mapping::Memory;
+use crate::message::{Doorbells, ListenOptions, Listener};
 use crate::place::Place;
 use crate::remote::RemoteWindow;
 use std::fs::{File, OpenOptions};
@@ -207,6 +208,22 @@ impl Adaptor {
     /// them is not asked: a check tells.
     pub fn map(&self, place: Place, length: u64) -> Result<RemoteWindow, Error> {
         RemoteWindow::new(self.as_fd(), &self.info, place, length)
+    }
+
+    /// The doorbells of another node, to be rung.
+    ///
+    /// # Errors
+    /// [`Error::Call`] where there is no such node.
+    pub fn doorbells(&self, node: u8) -> Result<Doorbells, Error> {
+        Doorbells::new(self, node)
+    }
+
+    /// Opens doorbells of this node to others until the returned guard is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Call`], which says what was wrong.
+    pub fn listen(&self, options: &ListenOptions) -> Result<Listener, Error> {
+        Listener::new(self.as_fd(), options)
     }
 
     /// Takes note that any earlier access to the node may have failed, after which checks of it no longer

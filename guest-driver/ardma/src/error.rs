@@ -144,11 +144,12 @@ pub(crate) enum CallKind {
     Events,
     Reset,
     Map,
+    Listen,
 }
 
 impl CallKind {
     fn explain(self, errno: Option<i32>) -> &'static str {
-        use CallKind::{Export, ExportBar, Map, Node, OverflowAck, Reset, Unexport, UnexportBar};
+        use CallKind::{Export, ExportBar, Listen, Map, Node, OverflowAck, Reset, Unexport, UnexportBar};
         match (self, errno.unwrap_or(0)) {
             (_, libc::ENODEV) => "the adaptor was removed",
             (_, libc::EIO) => "the adaptor does not answer; a reset may help",
@@ -183,6 +184,11 @@ impl CallKind {
             (Unexport, libc::ESTALE) => "a reset of the adaptor had already removed it",
             (UnexportBar, libc::ESTALE) => {
                 "it had already gone, by a reset of the adaptor or with its device"
+            }
+            (Listen, libc::EINVAL) => "give at least one doorbell and one node",
+            (Listen, libc::EBUSY) => "another program listens to one of these doorbells",
+            (Listen, libc::ESTALE) => {
+                "the adaptor was reset, or the guest slept: messages may be lost, listen again"
             }
             (Map, libc::ENXIO) => "that is not inside the window of a node of this adaptor",
             (Map, libc::EACCES) => "the assurance space and its peek alias can be read only",

@@ -38,6 +38,25 @@
 //! # }
 //! ```
 //!
+//! Messages go to the doorbells of a node that listens to them:
+//!
+//! ```no_run
+//! use ardma::{Adaptor, ListenOptions};
+//!
+//! # fn main() -> Result<(), ardma::Error> {
+//! let adaptor = Adaptor::open("/dev/ardma0")?;
+//! let doorbells = adaptor.doorbells(2)?;
+//! doorbells.ring(0, 42)?;
+//! println!("{}", doorbells.check()?); // OK: it is in node 2's queue
+//!
+//! let listener = adaptor.listen(&ListenOptions::default())?;
+//! for message in listener.read()? {
+//!     println!("node {} says {}", message.node, message.data);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! [`Transfer`] copies many blocks and checks each. The other types are [`Status`] with its codes, and how
 //! people name sizes and places: [`parse_size`], [`Place`], [`Nodes`].
 
@@ -47,6 +66,7 @@ mod bar;
 mod error;
 mod export;
 mod mapping;
+mod message;
 mod place;
 mod remote;
 #[cfg(test)]
@@ -60,6 +80,7 @@ pub use bar::{Bar, BarExport, Function};
 pub use error::Error;
 pub use export::{Export, ExportOptions};
 pub use mapping::{Memory, PAGE};
+pub use message::{DOORBELLS, Doorbells, ListenOptions, Listener, Message, Room, parse_doorbells};
 pub use place::{Nodes, ParseError, Place, Space, parse_hex, parse_node, parse_size};
 pub use remote::{BlockPart, RemoteWindow};
 pub use status::{Class, Code, Direction, Status};

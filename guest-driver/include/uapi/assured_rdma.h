@@ -84,12 +84,12 @@ struct ardma_info {
 	__u32 error_count;	/* blocks in the error log now */
 	__u32 deadline_us;	/* longest time that an access takes */
 	__u32 lease_us;		/* the part of it that is kept for the lease */
-	__u64 window_size;	/* bytes in each node's window */
+	__u64 window_size;	/* bytes in each node's window of the access space */
 	__u64 incarnation;	/* this life of the node: differs after each reset */
 	/* Since the reset: */
-	__u64 stores;		/* stores into the access space */
-	__u64 loads;		/* loads from the access space */
-	__u64 checks;		/* loads from the assurance space */
+	__u64 stores;		/* stores into the access and I/O spaces */
+	__u64 loads;		/* loads from the access and I/O spaces */
+	__u64 checks;		/* loads from the assurance spaces, peeks too */
 	__u64 errors;		/* transactions that did not end with OK */
 	__u64 served_writes;	/* other nodes' writes executed here */
 	__u64 served_reads;	/* other nodes' reads executed here */
@@ -97,7 +97,9 @@ struct ardma_info {
 	/* Since the driver took the adaptor: */
 	__u64 event_counts[ARDMA_EVENT_BITS];
 	__u64 io_window_size;	/* bytes in each node's window of the I/O space */
-	__u64 reserved[3];	/* zero */
+	__u64 messages_received; /* other nodes' messages taken in, since the reset */
+	__u64 message_overflows; /* and refused, because there was no room */
+	__u64 reserved;		/* zero */
 };
 
 /* Bits of ardma_node.state. */
@@ -234,6 +236,54 @@ struct ardma_events {
 	__u32 reserved;		/* out: 0 */
 };
 
+/* Bits of ardma_listen.flags. */
+#define ARDMA_LISTEN_MASKED	(1U << 0)	/* as after ARDMA_IOC_MASK with all doorbells */
+
+/*
+ * ARDMA_IOC_LISTEN: opens doorbells of this node. The call returns a new file descriptor (read-only,
+ * close-on-exec), from which the messages that other nodes store to these doorbells are read. They are
+ * closed again when it is closed for the last time, or the adaptor is reset. A doorbell to which nobody
+ * listens refuses messages (access denied).
+ *
+ * read() gives whole messages, as many as there are and have room, in the order in which they came;
+ * it waits for the first one unless the file is O_NONBLOCK. poll() gives POLLIN while there are some.
+ * A program that does not read them is no burden to others: when many wait for it, its doorbells refuse
+ * more (no resources), and the senders know.
+ *
+ *   EINVAL  no doorbell, no node or an unknown flag; read(): less than one message has room
+ *   EBUSY   somebody else listens to one of the doorbells
+ *   EMFILE  and what else a new file descriptor may meet
+ *   EAGAIN  read(): there is none, and the file is O_NONBLOCK
+ *   ESTALE  read(): the adaptor was reset, or the guest slept: there will be no more messages, and some
+ *           that their senders know to be delivered may be lost; listen again (poll() gives POLLERR)
+ */
+struct ardma_listen {
+	__u64 doorbells;	/* in: bit n for doorbell n */
+	__u64 nodes[4];		/* in: who may ring: bit n % 64 of word n / 64 */
+	__u32 flags;		/* in: ARDMA_LISTEN_* */
+	__u32 reserved;		/* zero */
+};
+
+/* What read() gives. */
+struct ardma_message {
+	__u64 data;		/* one of 4 bytes has zeros above */
+	__u32 node;		/* who sent it */
+	__u32 doorbell;
+	__u32 size;		/* in bytes: 4 or 8 */
+	__u32 reserved;		/* 0 */
+};
+
+/*
+ * ARDMA_IOC_MASK, on the file of ARDMA_IOC_LISTEN: messages of masked doorbells raise no interrupt. They
+ * wait until read() asks for them, the doorbells are unmasked, or the driver comes for others. EINVAL
+ * for other doorbells than the file's.
+ */
+struct ardma_mask {
+	__u64 doorbells;	/* in: which */
+	__u32 masked;		/* in: 1 to mask, 0 to unmask */
+	__u32 reserved;		/* zero */
+};
+
 #define ARDMA_IOC_MAGIC		0xe9
 
 #define ARDMA_IOC_INFO		_IOR(ARDMA_IOC_MAGIC, 0x00, struct ardma_info)
@@ -246,5 +296,7 @@ struct ardma_events {
 /* Resets the function (FLR); all windows of all files are lost. EPERM without CAP_SYS_ADMIN. */
 #define ARDMA_IOC_RESET		_IO(ARDMA_IOC_MAGIC, 0x07)
 #define ARDMA_IOC_EXPORT_BAR	_IOWR(ARDMA_IOC_MAGIC, 0x08, struct ardma_export_bar)
+#define ARDMA_IOC_LISTEN	_IOW(ARDMA_IOC_MAGIC, 0x10, struct ardma_listen)
+#define ARDMA_IOC_MASK		_IOW(ARDMA_IOC_MAGIC, 0x11, struct ardma_mask)
 
 #endif /* _UAPI_ASSURED_RDMA_H */

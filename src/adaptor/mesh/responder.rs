@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::limits::{ASK_AGAIN, WINDOW_BYTES, WINDOW_REQUESTS};
+use super::limits::{ASK_AGAIN, Window};
 use super::packet::{Body, Progress, Stamp};
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::Instant;
@@ -57,6 +57,7 @@ pub(super) enum Freshness {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Responder {
     lease: Duration,
+    window: Window,
     epoch: Option<Epoch>,
     acknowledged: Sequence,
     answers: VecDeque<Answer>,
@@ -67,6 +68,9 @@ pub(super) struct Responder {
     bytes: usize,
     /// Index of the next answer to send.
     cursor: usize,
+    /// Answers that were sent at least once: only these can be acknowledged. Else a peer could have reads executed without end
+    /// and take none of their answers.
+    told: usize,
     lease_until: Instant,
     /// Before this time the lease is not asked for again.
     ask_at: Instant,
@@ -80,9 +84,10 @@ pub(super) struct Responder {
 }
 
 impl Responder {
-    pub(super) const fn new(lease: Duration) -> Self {
+    pub(super) const fn new(lease: Duration, window: Window) -> Self {
         Self {
             lease,
+            window,
             epoch: None,
             acknowledged: Sequence(0),
             answers: VecDeque::new(),
@@ -91,6 +96,7 @@ impl Responder {
             expected: Sequence(0),
             bytes: 0,
             cursor: 0,
+            told: 0,
             lease_until: Instant::ZERO,
             ask_at: Instant::ZERO,
             ask_waits: false,
@@ -112,7 +118,7 @@ impl Responder {
             Some(current) if epoch < current => Freshness::Stale,
             Some(current) if epoch == current => Freshness::Current,
             _ => {
-                *self = Self { epoch: Some(epoch), ..Self::new(self.lease) };
+                *self = Self { epoch: Some(epoch), ..Self::new(self.lease, self.window) };
                 Freshness::New
             }
         }
@@ -121,11 +127,12 @@ impl Responder {
     /// What every packet of the initiating side tells, for the current epoch: acknowledged answers are dropped, and
     /// the stamp renews the lease.
     pub(super) fn handle_progress(&mut self, now: Instant, progress: Progress) {
-        while self.acknowledged < progress.acknowledge {
+        while self.acknowledged < progress.acknowledge && self.told > 0 {
             let Some(answer) = self.answers.pop_front() else { break };
             self.bytes = self.bytes.saturating_sub(answer.bytes);
             self.acknowledged = self.acknowledged.plus(1);
             self.cursor = self.cursor.saturating_sub(1);
+            self.told = self.told.saturating_sub(1);
         }
         if progress.echo != Stamp(0) {
             // A stamp from the future would be a lease without end.
@@ -156,7 +163,7 @@ impl Responder {
         }
         let held = self.answers.len().saturating_add(self.queue.len());
         let total = self.bytes.saturating_add(bytes);
-        if held >= WINDOW_REQUESTS || total > WINDOW_BYTES {
+        if held >= self.window.requests || total > self.window.bytes {
             return None;
         }
         let epoch = self.epoch?;
@@ -222,6 +229,7 @@ impl Responder {
                 data: answer.data.clone(),
             };
             self.cursor = self.cursor.saturating_add(count);
+            self.told = self.told.max(self.cursor);
             return Some(body);
         }
         if self.nak_wanted {

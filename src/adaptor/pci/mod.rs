@@ -10,8 +10,8 @@ pub mod msix;
 mod region;
 pub mod registers;
 
-pub use bars::OwnBars;
+pub use bars::Bars;
 pub use config_space::{ConfigAction, ConfigSpace};
-pub use msix::Msix;
+pub use msix::{Msix, VECTORS};
 pub use region::{Meaning, Region};
 pub use registers::{NodeEntry, Register, RegisterWrite};

@@ -3,11 +3,12 @@
 //! Every command on standard input is answered by exactly one line on standard output, so that a script can
 //! drive it through a pipe.
 
+use super::commands::{Commands, wait};
 use super::{Failure, file_failure, signals};
 use ardma::{Adaptor, Bar, ExportOptions, Function, Memory, Nodes, PAGE, Space, parse_size};
 use sha2::{Digest, Sha256};
 use std::fs::File;
-use std::io::{self, BufRead, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 
@@ -170,28 +171,20 @@ fn serve(
     termination: RawFd,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let mut input = io::stdin().lock();
-    let hold = hold || !input.is_terminal();
-    let mut line = Vec::new();
-    while wait(&[termination, input.as_raw_fd()])? {
-        // One read at most, so that a signal is seen while a line is incomplete.
-        let bytes = input.fill_buf()?.to_vec();
-        input.consume(bytes.len());
-        if bytes.is_empty() {
-            if hold {
-                wait(&[termination])?;
-            }
+    let mut commands = Commands::new();
+    let hold = hold || !io::stdin().is_terminal();
+    loop {
+        let [is_ended, _] = wait([Some(termination), Some(commands.as_raw_fd())], None)?;
+        if is_ended {
             return Ok(());
         }
-        for byte in bytes {
-            if byte != b'\n' {
-                line.push(byte);
-                continue;
+        let Some(lines) = commands.take()? else {
+            if hold {
+                wait([Some(termination)], None)?;
             }
-            let text = String::from_utf8_lossy(&std::mem::take(&mut line)).trim().to_owned();
-            if text.is_empty() {
-                continue;
-            }
+            return Ok(());
+        };
+        for text in lines {
             match Command::parse(&text) {
                 Ok(Command::Quit) => return Ok(()),
                 Ok(command) => match answer(&command) {
@@ -202,7 +195,6 @@ fn serve(
             }
         }
     }
-    Ok(())
 }
 
 fn execute(memory: &Memory, command: &Command, size: u64) -> Result<String, Failure> {
@@ -232,22 +224,6 @@ fn execute(memory: &Memory, command: &Command, size: u64) -> Result<String, Fail
 fn say(out: &mut dyn Write, line: &str) -> Result<(), Failure> {
     writeln!(out, "{line}")?;
     Ok(out.flush()?)
-}
-
-/// Waits until a file is readable or ended. False where it is the first: the signals.
-fn wait(files: &[RawFd]) -> io::Result<bool> {
-    let mut entries: Vec<_> =
-        files.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
-    loop {
-        // SAFETY: pointer and number are the vector's.
-        if unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, -1) } >= 0 {
-            return Ok(entries.first().is_none_or(|signals| signals.revents == 0));
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
 }
 
 fn sha256(memory: &Memory, length: u64) -> Result<String, Failure> {

@@ -77,6 +77,7 @@ fn general(info: &Info, out: &mut dyn Write) -> Result<(), Failure> {
         "served for others: {} writes, {} reads, {} refused",
         info.served_writes, info.served_reads, info.refused
     )?;
+    writeln!(out, "messages: {} taken in, {} refused", info.messages_received, info.message_overflows)?;
     writeln!(
         out,
         "events: {} link, {} error, {} memory, {} reset",

@@ -1,9 +1,11 @@
 //! The command line: what there is, and what each failure means to the shell.
 
 pub mod access;
+pub mod commands;
 pub mod copy;
 pub mod export;
 pub mod info;
+pub mod message;
 pub mod progress;
 pub mod signals;
 
@@ -41,6 +43,10 @@ enum Command {
     Check(access::CheckArguments),
     /// Copy a file to another node's memory or back, with a check of each block.
     Copy(copy::Arguments),
+    /// Send messages to a doorbell of another node, and check.
+    Ring(message::RingArguments),
+    /// Open doorbells of this node, and show the messages that come.
+    Listen(message::ListenArguments),
     /// Wait for a link to another node.
     Wait(info::WaitArguments),
     /// Take note of a log overflow: any earlier access to the node may have failed.
@@ -143,6 +149,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Read(read) => access::read(&adaptor, read, out),
         Command::Check(check) => access::check(&adaptor, check, out),
         Command::Copy(copy) => copy::run(&adaptor, copy, out),
+        Command::Ring(ring) => message::ring(&adaptor, ring, out),
+        Command::Listen(listen) => message::listen(&adaptor, listen, out),
         Command::Wait(wait) => info::wait(&adaptor, wait, out),
         Command::Ack { node } => Ok(adaptor.acknowledge_overflow(*node)?),
         Command::Reset => Ok(adaptor.reset()?),

@@ -17,6 +17,7 @@ pub const CASES: &[Case] = &[
     case("nodes beyond 255 and fields that are not zero are refused", bad_fields),
     case("mappings that are not inside one node's window are refused", bad_places),
     case("mappings with a protection or kind that makes no sense are refused", bad_mappings),
+    case("doorbells are opened by one file at a time, and with arguments that make sense", doorbells),
     case("poll waits as long as it was asked to, and not longer", poll),
 ];
 
@@ -159,6 +160,7 @@ fn bad_calls(context: &Context) -> Verdict {
         ("WINDOW", abi::Window::REQUEST),
         ("OVERFLOW_ACK", abi::OverflowAck::REQUEST),
         ("EVENTS", abi::Events::REQUEST),
+        ("LISTEN", abi::Listen::REQUEST),
     ] {
         refused(&format!("{name} with a null pointer"), call(request, 0), libc::EFAULT)?;
         refused(&format!("{name} with a kernel address"), call(request, 1 << 63), libc::EFAULT)?;
@@ -259,6 +261,32 @@ fn bad_mappings(context: &Context) -> Verdict {
             writable.map_err(|error| Problem::Fail(format!("{space}, for reading and writing: {error}")))?;
         }
     }
+    Ok(())
+}
+
+fn doorbells(context: &Context) -> Verdict {
+    let device = context.adaptor.as_fd();
+    let good = abi::Listen { doorbells: 1 << 63, nodes: Nodes::ALL.words(), ..Default::default() };
+    let listen = |what, argument, errno| refused(what, abi::listen(device, argument).map(drop), errno);
+    listen("no doorbell", abi::Listen { doorbells: 0, ..good }, libc::EINVAL)?;
+    listen("no node", abi::Listen { nodes: [0; 4], ..good }, libc::EINVAL)?;
+    listen("an unknown flag", abi::Listen { flags: 2, ..good }, libc::EINVAL)?;
+    listen("a field that is not zero", abi::Listen { reserved: 1, ..good }, libc::EINVAL)?;
+    let file = abi::listen(device, good)?;
+    listen("a doorbell that is open", abi::Listen { doorbells: 3 << 62, ..good }, libc::EBUSY)?;
+    let mask = |doorbells, masked, reserved| {
+        let mut argument = abi::Mask { doorbells, masked, reserved };
+        // SAFETY: only EXPORT has a condition.
+        unsafe { abi::call(file.as_fd(), &mut argument) }
+    };
+    mask(1 << 63, 1, 0)?;
+    refused("masking another's doorbell", mask(1, 1, 0), libc::EINVAL)?;
+    refused("masking none", mask(0, 1, 0), libc::EINVAL)?;
+    refused("masking by 2", mask(1 << 63, 2, 0), libc::EINVAL)?;
+    refused("masking with a field that is not zero", mask(1 << 63, 0, 1), libc::EINVAL)?;
+    drop(file);
+    // Closed again, and free for the next one.
+    abi::listen(device, abi::Listen { doorbells: 3 << 62, ..good })?;
     Ok(())
 }
 
