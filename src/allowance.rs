@@ -32,7 +32,6 @@ impl Allowance {
         self.left = self.left.saturating_sub(1);
         may
     }
-
 }
 
 #[cfg(test)]

@@ -40,16 +40,7 @@ impl Connection {
         let interest = transport.interest(wanted);
         poller.add(transport.stream(), token, interest)?;
         let (framer, out) = (Framer::default(), Vec::new());
-        Ok(Self {
-            transport,
-            token,
-            wanted,
-            interest,
-            framer,
-            out,
-            sent: 0,
-            blocked: false,
-        })
+        Ok(Self { transport, token, wanted, interest, framer, out, sent: 0, blocked: false })
     }
 
     /// The socket.

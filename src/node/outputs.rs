@@ -198,7 +198,9 @@ impl Node {
     fn report(&mut self, now: Instant, label: &str, event: Event) {
         use log::Level::{Info, Warn};
         let (level, line) = match event {
-            Event::LinkUp(node, incarnation) => (Info, format!("{label}node {node}: up, incarnation {incarnation}")),
+            Event::LinkUp(node, incarnation) => {
+                (Info, format!("{label}node {node}: up, incarnation {incarnation}"))
+            }
             Event::LinkDown(node) => (Warn, format!("{label}node {node}: down")),
             Event::PeerRestarted(node, incarnation) => {
                 (Warn, format!("{label}node {node}: restarted or reset, now incarnation {incarnation}"))

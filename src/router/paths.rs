@@ -123,7 +123,9 @@ impl Paths {
     }
 
     fn is_neighbour(&self, node: NodeId) -> bool {
-        self.links.values().any(|link| matches!(link.reach, Reach::Adaptor(buses) if buses.span().contains(node)))
+        self.links
+            .values()
+            .any(|link| matches!(link.reach, Reach::Adaptor(buses) if buses.span().contains(node)))
     }
 
     /// The nodes whose packets go over the link.
@@ -288,7 +290,10 @@ mod tests {
         paths.handle_routes(LinkId(2), &routes(&[(0, 1), (1, 1), (4, 1), (9, 1)]));
         assert_eq!(events(&mut paths), [PathEvent::Up(NodeId(9))]);
         assert!(!paths.may_come_from(LinkId(2), NodeId(1)) && paths.may_come_from(LinkId(2), NodeId(9)));
-        assert!([4, 6, 7].iter().all(|&node| !paths.may_come_from(LinkId(2), NodeId(node))), "no router speaks for a neighbour");
+        assert!(
+            [4, 6, 7].iter().all(|&node| !paths.may_come_from(LinkId(2), NodeId(node))),
+            "no router speaks for a neighbour"
+        );
         paths.handle_link_down(LinkId(1));
         let lost = [
             PathEvent::Down(NodeId(4)),

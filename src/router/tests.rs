@@ -469,8 +469,8 @@ fn however_many_flood_a_newcomer_has_room_for_a_window() {
     let now = Instant::ZERO;
     let mut router =
         Router::new(Settings { incarnation: Incarnation(1), buffer: 64 << 20, patience: PATIENCE });
-    for (link, identity) in [(1, Identity::Router), (2, node(2)), (3, node(3))] {
-        router.handle_link_up(now, LinkId(link), Neighbour { identity, incarnation: Incarnation(10) });
+    for (link, end) in [(1, super::End::Router), (2, node(2)), (3, node(3))] {
+        router.handle_link_up(now, LinkId(link), Neighbour { end, incarnation: Incarnation(10) });
     }
     let flooding = 10..60u8;
     let route = |node| Route { node: NodeId(node), distance: 1, incarnation: Incarnation(1) };
