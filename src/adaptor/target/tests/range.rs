@@ -132,7 +132,7 @@ fn bounded_what_waits_is_bounded_and_a_reset_answers_it() {
 
 #[test]
 fn bounded_a_range_costs_time_for_what_is_logged_and_not_for_its_length() {
-    // 256 windows of 2^48 bytes: 2^44 blocks. Who looks at each of them does not come to an end.
+    // 256 windows of 2^48 bytes: 2^44 blocks, which nobody could look at one by one.
     let geometry = Geometry::new(256, 1 << 48).unwrap();
     let mut target = Target::new(geometry, GATHER, DEADLINE);
     for tag in 0..1000 {
