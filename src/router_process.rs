@@ -105,14 +105,15 @@ impl RouterProcess {
         while let Some(event) = self.router.poll_event() {
             match event {
                 RouterEvent::Refuse(link, refusal, rival) => {
-                    let why =
-                        format!("its node id is in use: incarnation {rival} is reached over other routers");
+                    let why = format!(
+                        "its node id is in use: the adaptor of life {rival} is reached over other routers"
+                    );
                     self.links.refuse(now, link, refusal, &why);
                 }
-                RouterEvent::Reached(node, distance, incarnation) => {
+                RouterEvent::Reached(node, distance, life) => {
                     let plural = if distance == 1 { "" } else { "s" };
                     let line = format!(
-                        "node {node}: reached over {distance} router{plural}, incarnation {incarnation}"
+                        "node {node}: reached over {distance} router{plural}, life {life} of its adaptor"
                     );
                     self.chatter.log(now, log::Level::Info, line);
                 }

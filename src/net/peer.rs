@@ -17,9 +17,9 @@ use crate::poller::Token;
 const HEAD_START: Duration = Duration::from_millis(100);
 /// How long a peer's word holds that our node id is somebody else's: it is asked again, and answers, several times in this time.
 const REFUSAL_HOLDS: Duration = Duration::from_secs(10);
-/// How often a peer may come, or go on as another incarnation, at once, and the time after which it may once more.
-const CHANGES: u32 = 32;
-pub const CHANGE_PAUSE: Duration = Duration::from_millis(50);
+/// How often a peer may come at once, and the time after which it may once more.
+const ARRIVALS: u32 = 32;
+pub const ARRIVAL_PAUSE: Duration = Duration::from_millis(50);
 /// A link that lived this long makes earlier failures forgotten.
 const STABLE: Duration = Duration::from_secs(1);
 
@@ -74,8 +74,8 @@ pub struct Peer {
     pub same_as: Option<PeerKey>,
     /// The operator knows that this address and another one are the same router's.
     pub told_same: bool,
-    /// How often it may come, or go on as another incarnation.
-    pub changes: Allowance,
+    /// How often it may come.
+    pub arrivals: Allowance,
     head_start: Duration,
     backoff: Backoff,
     last_problem: Option<String>,
@@ -96,7 +96,7 @@ impl Peer {
             met: None,
             same_as: None,
             told_same: false,
-            changes: Allowance::new(CHANGES, CHANGE_PAUSE),
+            arrivals: Allowance::new(ARRIVALS, ARRIVAL_PAUSE),
             head_start,
             backoff: Backoff::default(),
             last_problem: None,

@@ -165,7 +165,7 @@ impl Node {
             locals.push(Local::start(config, poller, number, node)?);
         }
         backplane::join(now, &mut locals.iter_mut().map(|local| &mut local.adaptor).collect::<Vec<_>>());
-        log_start(config);
+        log_start(config, incarnation);
         let paths = Paths::new(config.buses);
         Ok(Self { clock, locals, links, paths, chatter: Chatter::of_a_guest() })
     }
@@ -222,7 +222,7 @@ fn core_settings(config: &Config, node: NodeId, seed: u64) -> adaptor::Settings 
 /// The physical address bits of QEMU's emulated processors, unless it is told otherwise.
 const TCG_ADDRESS_BITS: u32 = 40;
 
-fn log_start(config: &Config) {
+fn log_start(config: &Config, life: Incarnation) {
     let listen =
         config.listen.map_or_else(|| "not listening".to_owned(), |address| format!("listening on {address}"));
     let peers: Vec<_> = config
@@ -243,7 +243,7 @@ fn log_start(config: &Config) {
         several => format!("guest sockets {}", several.join(", ")),
     };
     log::info!(
-        "{}: {sockets}, {listen}, peers: {}, routers: {routers}; links are {links}",
+        "{}: {sockets}, {listen}, peers: {}, routers: {routers}; links are {links}; life {life}",
         config.buses.span(),
         or_none(peers)
     );

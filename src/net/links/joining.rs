@@ -76,7 +76,7 @@ impl Links {
         match verdict {
             Verdict::Refuse => self.dismiss(now, token, Refusal::Superseded, "it has a newer connection"),
             Verdict::Park | Verdict::Contest => self.park(now, token, key, claim, verdict),
-            Verdict::Take if !self.may_change(now, key) => {
+            Verdict::Take if !self.may_arrive(now, key) => {
                 self.dismiss(now, token, Refusal::Busy, "it comes and goes too often");
             }
             Verdict::Take => {
@@ -97,8 +97,8 @@ impl Links {
     }
 
     /// Whether the peer may come once more.
-    fn may_change(&mut self, now: Instant, key: PeerKey) -> bool {
-        self.peers.get_mut(&key).is_none_or(|peer| peer.changes.take(now))
+    fn may_arrive(&mut self, now: Instant, key: PeerKey) -> bool {
+        self.peers.get_mut(&key).is_none_or(|peer| peer.arrivals.take(now))
     }
 
     /// Another peer than `key` that is linked and has some of the node ids that `claimed` has.
