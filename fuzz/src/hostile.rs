@@ -164,7 +164,7 @@ impl Hostile {
         let epoch = Epoch(self.epoch);
         let progress = Progress { epoch, acknowledge: Sequence(self.answered), echo: Stamp(self.stamp) };
         let hello =
-            Body::Hello { wants_reply: false, epoch, nonce: 0, echo: self.nonce, lease: LEASE_MICROS };
+            Body::Hello { wants_reply: false, epoch, nonce: 0, echo: self.nonce, lease: LEASE_MICROS, inventory: 0 };
         let confirm = Body::Confirm { progress, sent: Sequence(self.next) };
         [hello, confirm].map(|body| Packet {
             source: HOSTILE,
@@ -193,7 +193,8 @@ impl Hostile {
         let body = match crafted.body {
             Kind::Hello { wants_reply, nonce, echo } => {
                 let lease = crafted.len.checked_add(LEASE_MICROS).unwrap_or(0);
-                Body::Hello { wants_reply, epoch: own_epoch, nonce, echo: echo.or(self.nonce), lease }
+                let echo = echo.or(self.nonce);
+                Body::Hello { wants_reply, epoch: own_epoch, nonce, echo, lease, inventory: crafted.offset }
             }
             Kind::Write => Body::Write {
                 progress,

@@ -36,10 +36,10 @@ impl From<Fields> for Packet {
         let at = if fields.address >> 63 == 0 { Location::memory(offset) } else { Location::io(offset) };
         let code = Code::ALL[usize::from(fields.code) % Code::ALL.len()];
         let data = fields.data.into();
-        let body = match fields.command % 11 {
+        let body = match fields.command % 13 {
             kind @ 0..2 => {
                 let (nonce, echo, lease) = (fields.address, fields.stamp, fields.count);
-                Body::Hello { wants_reply: kind == 0, epoch, nonce, echo, lease }
+                Body::Hello { wants_reply: kind == 0, epoch, nonce, echo, lease, inventory: fields.sequence }
             }
             2 => Body::Write { progress, sequence, at, data },
             3 => Body::Read { progress, sequence, at, len: fields.count },
@@ -49,6 +49,8 @@ impl From<Fields> for Packet {
             7 => Body::Ask { epoch, stamp },
             8 => Body::Join { router: fields.count & 1 != 0, wants_reply: fields.sequence & 1 != 0 },
             9 => Body::Refuse { reason: Refusal::ALL[usize::from(fields.code) % Refusal::ALL.len()] },
+            10 => Body::Inquire,
+            11 => Body::Inventory { version: fields.sequence, entries: data },
             _ => Body::Routes(routes(fields.epoch, fields.stamp)),
         };
         Self {

@@ -10,10 +10,16 @@
 #define ARDMA_DEVICE_ID		0x4152
 
 #define ARDMA_BAR_REGISTERS	0
+#define ARDMA_BAR_IO		1
 #define ARDMA_BAR_ACCESS	2
 #define ARDMA_BAR_ASSURANCE	4
 
 #define ARDMA_REGISTERS_SIZE	0x10000
+
+/* The I/O space's windows, and the parts of equal size that the BARs with several spaces have. */
+#define ARDMA_IO_WINDOW_BITS	16
+#define ARDMA_IO_PARTS		4	/* I/O space, its assurance space, peek alias, nothing */
+#define ARDMA_ASSURANCE_PARTS	2	/* assurance space, peek alias */
 
 /* Registers: offsets in BAR0. */
 #define ARDMA_REG_MAGIC			0x0000
@@ -46,6 +52,16 @@
 #define ARDMA_REG_SERVED_WRITES		0x00a0
 #define ARDMA_REG_SERVED_READS		0x00a8
 #define ARDMA_REG_REFUSED		0x00b0
+#define ARDMA_REG_INVENTORY_SELECT	0x01c0
+#define ARDMA_REG_INVENTORY_COUNT	0x01c4
+#define ARDMA_REG_INVENTORY_VERSION	0x01c8
+#define ARDMA_REG_INVENTORY_KIND	0x0200
+#define ARDMA_REG_INVENTORY_RIGHTS	0x0204
+#define ARDMA_REG_INVENTORY_OFFSET	0x0208
+#define ARDMA_REG_INVENTORY_LENGTH	0x0210
+#define ARDMA_REG_INVENTORY_NAME_0	0x0218
+#define ARDMA_REG_INVENTORY_NAME_1	0x0220
+#define ARDMA_REG_INVENTORY_NAME_2	0x0228
 
 #define ARDMA_MAGIC_VALUE		0x4d445241	/* "ARDM" */
 #define ARDMA_VERSION_MAJOR		1

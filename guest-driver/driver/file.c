@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The character device: open files, mappings of the access and assurance spaces, and poll().
+ * The character device: open files, mappings of the spaces, and poll().
  */
 #include <linux/mm.h>
 #include <linux/poll.h>
@@ -75,14 +75,30 @@ static __poll_t ardma_poll(struct file *filp, struct poll_table_struct *table)
 	return mask;
 }
 
+static u32 ardma_window_bits(struct ardma_adaptor *adaptor, u64 address)
+{
+	return address & ARDMA_ADDR_IO ? ARDMA_IO_WINDOW_BITS : adaptor->window_bits;
+}
+
 /* The bus address behind a page of the file, which mmap() has checked. */
 static u64 ardma_page_address(struct ardma_adaptor *adaptor, unsigned long page)
 {
 	u64 address = (u64)page << PAGE_SHIFT;
 	u64 node = (address & ARDMA_ADDR_NODE_MASK) >> ARDMA_ADDR_NODE_SHIFT;
-	int bar = address & ARDMA_ADDR_ASSURANCE ? ARDMA_BAR_ASSURANCE : ARDMA_BAR_ACCESS;
+	u32 window_bits = ardma_window_bits(adaptor, address);
+	bool assurance = address & ARDMA_ADDR_ASSURANCE;
+	/* Spaces of one BAR follow each other: assurance space, peek alias; I/O before them. */
+	u64 part = address & ARDMA_ADDR_PEEK ? 1 : 0;
+	int bar;
 
-	return pci_resource_start(adaptor->pdev, bar) + (node << adaptor->window_bits) +
+	if (address & ARDMA_ADDR_IO) {
+		bar = ARDMA_BAR_IO;
+		part += assurance;
+	} else {
+		bar = assurance ? ARDMA_BAR_ASSURANCE : ARDMA_BAR_ACCESS;
+	}
+	return pci_resource_start(adaptor->pdev, bar) +
+	       ((part * adaptor->node_count + node) << window_bits) +
 	       (address & ARDMA_ADDR_OFFSET_MASK);
 }
 
@@ -130,19 +146,21 @@ static int ardma_mmap(struct file *filp, struct vm_area_struct *vma)
 	u64 node = (address & ARDMA_ADDR_NODE_MASK) >> ARDMA_ADDR_NODE_SHIFT;
 	u64 offset = address & ARDMA_ADDR_OFFSET_MASK;
 	u64 length = vma->vm_end - vma->vm_start;
+	u64 window_size = 1ULL << ardma_window_bits(adaptor, address);
 	bool assurance = address & ARDMA_ADDR_ASSURANCE;
 
 	if (READ_ONCE(adaptor->gone))
 		return -ENODEV;
 	/* A shift by PAGE_SHIFT that lost bits would be an address with reserved bits. */
 	if (address >> PAGE_SHIFT != vma->vm_pgoff ||
-	    (address & ~(ARDMA_ADDR_ASSURANCE | ARDMA_ADDR_NODE_MASK | ARDMA_ADDR_OFFSET_MASK)))
+	    (address & ~(ARDMA_ADDR_IO | ARDMA_ADDR_ASSURANCE | ARDMA_ADDR_PEEK |
+			 ARDMA_ADDR_NODE_MASK | ARDMA_ADDR_OFFSET_MASK)) ||
+	    ((address & ARDMA_ADDR_PEEK) && !assurance))
 		return -EINVAL;
 	/* VM_MAYSHARE, because a file opened read-only has no VM_SHARED. */
 	if (!(vma->vm_flags & VM_MAYSHARE) || (vma->vm_flags & VM_EXEC))
 		return -EINVAL;
-	if (node >= adaptor->node_count || length > adaptor->window_size ||
-	    offset > adaptor->window_size - length)
+	if (node >= adaptor->node_count || length > window_size || offset > window_size - length)
 		return -ENXIO;
 	if (assurance && (vma->vm_flags & VM_WRITE))
 		return -EACCES;

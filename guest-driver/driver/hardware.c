@@ -23,19 +23,28 @@ bool ardma_answers(struct ardma_adaptor *adaptor)
 	return ardma_read32(adaptor, ARDMA_REG_MAGIC) == ARDMA_MAGIC_VALUE;
 }
 
-/* Both spaces have to have a place: firmware and kernel give none to a BAR that is too large. */
-static int ardma_check_spaces(struct ardma_adaptor *adaptor, u64 space)
+/* All spaces have to have a place: firmware and kernel give none to a BAR that is too large. */
+static int ardma_check_spaces(struct ardma_adaptor *adaptor)
 {
-	static const int bars[] = { ARDMA_BAR_ACCESS, ARDMA_BAR_ASSURANCE };
+	u64 io = (u64)adaptor->node_count << ARDMA_IO_WINDOW_BITS;
+	u64 memory = (u64)adaptor->node_count << adaptor->window_bits;
+	const struct {
+		int bar;
+		u64 size;
+	} spaces[] = {
+		{ ARDMA_BAR_IO, io * ARDMA_IO_PARTS },
+		{ ARDMA_BAR_ACCESS, memory },
+		{ ARDMA_BAR_ASSURANCE, memory * ARDMA_ASSURANCE_PARTS },
+	};
 	int i;
 
-	for (i = 0; i < ARRAY_SIZE(bars); i++) {
-		const struct resource *bar = &adaptor->pdev->resource[bars[i]];
+	for (i = 0; i < ARRAY_SIZE(spaces); i++) {
+		const struct resource *bar = &adaptor->pdev->resource[spaces[i].bar];
 
-		if (!bar->parent || resource_size(bar) < space) {
+		if (!bar->parent || resource_size(bar) < spaces[i].size) {
 			dev_err(&adaptor->pdev->dev,
 				"no room for BAR %d (%u windows of 0x%llx bytes): give the adaptor fewer or smaller windows, the guest more physical address bits, or a port for hot-plug a pref64-reserve\n",
-				bars[i], adaptor->node_count, adaptor->window_size);
+				spaces[i].bar, adaptor->node_count, adaptor->window_size);
 			return -ENODEV;
 		}
 	}
@@ -77,7 +86,7 @@ int ardma_identify(struct ardma_adaptor *adaptor)
 			adaptor->node, adaptor->node_count, adaptor->window_size, split);
 		return -ENODEV;
 	}
-	return ardma_check_spaces(adaptor, (u64)adaptor->node_count << adaptor->window_bits);
+	return ardma_check_spaces(adaptor);
 }
 
 /*

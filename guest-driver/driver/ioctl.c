@@ -40,6 +40,7 @@ static int ardma_call_info(struct ardma_file *file, union ardma_argument *argume
 	info->deadline_us = ardma_read32(adaptor, ARDMA_REG_DEADLINE);
 	info->lease_us = ardma_read32(adaptor, ARDMA_REG_LEASE);
 	info->window_size = adaptor->window_size;
+	info->io_window_size = 1ULL << ARDMA_IO_WINDOW_BITS;
 	info->incarnation = ardma_read64(adaptor, ARDMA_REG_INCARNATION);
 	info->stores = ardma_read64(adaptor, ARDMA_REG_STORES);
 	info->loads = ardma_read64(adaptor, ARDMA_REG_LOADS);

@@ -13,7 +13,8 @@
 #define ARDMA_MINORS	256
 
 #define ARDMA_BARS \
-	(BIT(ARDMA_BAR_REGISTERS) | BIT(ARDMA_BAR_ACCESS) | BIT(ARDMA_BAR_ASSURANCE))
+	(BIT(ARDMA_BAR_REGISTERS) | BIT(ARDMA_BAR_IO) | BIT(ARDMA_BAR_ACCESS) | \
+	 BIT(ARDMA_BAR_ASSURANCE))
 
 static dev_t ardma_first_device;
 static DEFINE_IDA(ardma_minors);
@@ -80,8 +81,7 @@ static int ardma_enable(struct ardma_adaptor *adaptor)
 		return dev_err_probe(&pdev->dev, ret,
 				     "cannot be enabled (is there room for its BARs?)\n");
 	/*
-	 * Exclusive, so that nobody maps the assurance space through sysfs, perhaps write-
-	 * combined.
+	 * Exclusive, so that nobody maps an assurance space through sysfs, perhaps write-combined.
 	 */
 	ret = pci_request_selected_regions_exclusive(pdev, ARDMA_BARS, ARDMA_NAME);
 	if (ret) {

@@ -14,8 +14,10 @@ pub(super) mod event {
     pub const MEMORY: u32 = 1 << 3;
     /// The duplicate bit of STATUS changed. Bit 4 is left to the driver, which has an event of its own there.
     pub const DUPLICATE: u32 = 1 << 5;
+    /// What this node, or another one, exports has changed.
+    pub const INVENTORY: u32 = 1 << 6;
     /// All of them.
-    pub const ALL: u32 = LINK | ERROR | COMMAND | MEMORY | DUPLICATE;
+    pub const ALL: u32 = LINK | ERROR | COMMAND | MEMORY | DUPLICATE | INVENTORY;
 }
 
 /// The MSI-X vector of events.
@@ -29,6 +31,7 @@ pub(super) struct Written {
     pub(super) command_cookie: u32,
     pub(super) command: u32,
     pub(super) log_select: u32,
+    pub(super) inventory_select: u32,
 }
 
 impl Written {
@@ -40,6 +43,7 @@ impl Written {
             Register::CommandCookie => self.command_cookie.into(),
             Register::Command => self.command.into(),
             Register::LogSelect => self.log_select.into(),
+            Register::InventorySelect => self.inventory_select.into(),
             _ => 0,
         }
     }

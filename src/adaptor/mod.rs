@@ -13,6 +13,7 @@ pub mod bus;
 pub mod channel;
 pub mod event;
 mod function;
+pub mod inventory;
 pub mod master;
 pub mod memory;
 pub mod mesh;
@@ -35,11 +36,12 @@ use std::collections::VecDeque;
 use self::address::{BLOCK_SIZE, Geometry, NodeId, NodeSet};
 use self::channel::Channel;
 use self::function::{Function, event as events};
+use self::inventory::{Entry, Inventory, Name};
 use self::master::{CommandStatus, Master, Sharing};
 use self::memory::{Home, MemoryFault, MemoryOperation, MemoryResult, OperationId};
 use self::mesh::neighbour::Refusal;
 use self::mesh::packet::{Incarnation, Packet};
-use self::mesh::{Mesh, Ticket, Timing, Wanted};
+use self::mesh::{InventoryNews, Mesh, Ticket, Timing, Wanted};
 use self::pci::{ConfigAction, Meaning, NodeEntry, Register, RegisterWrite, registers};
 use self::random::Random;
 use self::target::Target;
@@ -76,6 +78,7 @@ pub struct Adaptor {
     target: Target,
     mesh: Mesh,
     master: Master,
+    inventory: Inventory,
     /// What guest and operator know of the guest's memory.
     sharing: Sharing,
     /// Another adaptor has this node's id.
@@ -104,6 +107,7 @@ impl Adaptor {
             target: Target::with_limits(geometry, gather, backlog_limit(timing.deadline), limits),
             mesh: Mesh::new(node, incarnation, peers, timing, &mut random),
             master: Master::new(geometry.window_size()),
+            inventory: Inventory::default(),
             sharing: Sharing::Unknown,
             duplicate: false,
             completions: VecDeque::new(),
@@ -116,6 +120,11 @@ impl Adaptor {
     /// This life of the node.
     pub const fn incarnation(&self) -> Incarnation {
         self.incarnation
+    }
+
+    /// Names the bus for the guests of other nodes.
+    pub const fn set_name(&mut self, name: Name) {
+        self.inventory.set_name(name);
     }
 
     /// The bus loads `len` bytes. The answer comes from [`Self::poll_completion`], at latest after the deadline.
@@ -369,6 +378,32 @@ impl Adaptor {
         if self.target.poll_error_event() {
             self.function.raise(events::ERROR);
         }
+        self.exchange_inventories(now);
+    }
+
+    /// Tells and learns what nodes export.
+    fn exchange_inventories(&mut self, now: Instant) {
+        let version = self.master.windows_version();
+        let mut news = self.inventory.set_version(version);
+        if news {
+            self.mesh.set_inventory_version(now, version);
+        }
+        while let Some((peer, what)) = self.mesh.poll_inventory() {
+            match what {
+                InventoryNews::Asked => {
+                    let window_size = self.settings.geometry.window_size();
+                    let list = self.inventory.list_for(&self.master, window_size, peer);
+                    self.mesh.send_inventory(peer, list);
+                }
+                InventoryNews::Arrived { version, entries } => {
+                    news |= self.inventory.put(peer, version, &entries);
+                }
+                InventoryNews::Forgotten => news |= self.inventory.forget(peer),
+            }
+        }
+        if news {
+            self.function.raise(events::INVENTORY);
+        }
     }
 
     fn submit_requests(&mut self, now: Instant) {
@@ -398,13 +433,36 @@ impl Adaptor {
         entry
     }
 
+    /// Number of entries and version of the inventory that the guest has selected.
+    fn selected_inventory(&self) -> (usize, u32) {
+        match NodeId(self.function.written.inventory_select.to_le_bytes()[0]) {
+            own if own == self.settings.node => {
+                self.inventory.own_summary(&self.master, self.settings.geometry.window_size())
+            }
+            peer => self.inventory.summary(peer),
+        }
+    }
+
+    /// The entry of it that the guest has selected; zeros where there is none.
+    fn selected_entry(&self) -> Entry {
+        let select = self.function.written.inventory_select;
+        let index = usize::try_from(select >> 8).unwrap_or(usize::MAX);
+        let entry = match NodeId(select.to_le_bytes()[0]) {
+            own if own == self.settings.node => {
+                self.inventory.own_entry(&self.master, self.settings.geometry.window_size(), index)
+            }
+            peer => self.inventory.entry(peer, index),
+        };
+        entry.unwrap_or_default()
+    }
+
     fn register(&self, register: Register) -> u64 {
         let Settings { node, geometry, timing, .. } = self.settings;
         let counters = self.target.counters();
         let buffer = u16::try_from(self.function.written.log_select).unwrap_or(u16::MAX);
         match register {
             Register::Magic => u32::from_le_bytes(*b"ARDM").into(),
-            Register::Version => 1 << 16,
+            Register::Version => 1 << 16 | 1,
             Register::Status => {
                 let sharing = match self.master.sharing() {
                     Sharing::Unknown => 0b001,
@@ -433,12 +491,22 @@ impl Adaptor {
             Register::ServedWrites => self.master.served_writes(),
             Register::ServedReads => self.master.served_reads(),
             Register::Refused => self.master.refused(),
+            Register::InventoryCount => u64::try_from(self.selected_inventory().0).unwrap_or(u64::MAX),
+            Register::InventoryVersion => self.selected_inventory().1.into(),
+            Register::InventoryKind => self.selected_entry().kind.into(),
+            Register::InventoryRights => self.selected_entry().rights.into(),
+            Register::InventoryOffset => self.selected_entry().offset,
+            Register::InventoryLength => self.selected_entry().len,
+            Register::InventoryName0 => self.selected_entry().name.word(0),
+            Register::InventoryName1 => self.selected_entry().name.word(1),
+            Register::InventoryName2 => self.selected_entry().name.word(2),
             Register::Control | Register::OverflowAck => 0,
             Register::EventEnable
             | Register::CommandAddress
             | Register::CommandCookie
             | Register::Command
-            | Register::LogSelect => self.function.written.get(register),
+            | Register::LogSelect
+            | Register::InventorySelect => self.function.written.get(register),
         }
     }
 
@@ -451,6 +519,7 @@ impl Adaptor {
             Register::CommandAddress => written.command_address = write.value,
             Register::CommandCookie => written.command_cookie = low,
             Register::LogSelect => written.log_select = low,
+            Register::InventorySelect => written.inventory_select = low,
             Register::OverflowAck => {
                 if let Ok(node) = u8::try_from(low) {
                     self.target.acknowledge_overflow(NodeId(node));

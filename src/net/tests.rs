@@ -33,7 +33,7 @@ fn packet(source: NodeId, destination: NodeId, body: Body) -> Packet {
 }
 
 fn hello(source: NodeId, destination: NodeId) -> Packet {
-    let body = Body::Hello { wants_reply: true, epoch: Epoch(0), nonce: 1, echo: 0, lease: 0 };
+    let body = Body::Hello { wants_reply: true, epoch: Epoch(0), nonce: 1, echo: 0, lease: 0, inventory: 0 };
     packet(source, destination, body)
 }
 

@@ -151,7 +151,14 @@ impl Peer {
         let mut peer = Self { stream, framer: Framer::default(), victim: Incarnation(0) };
         peer.send(&[Body::Join { router: false, wants_reply: true }]);
         assert!(matches!(peer.next().body, Body::Join { .. }));
-        peer.send(&[Body::Hello { wants_reply: true, epoch: Epoch(0), nonce: 7, echo: 0, lease: 150_000 }]);
+        peer.send(&[Body::Hello {
+            wants_reply: true,
+            epoch: Epoch(0),
+            nonce: 7,
+            echo: 0,
+            lease: 150_000,
+            inventory: 0,
+        }]);
         loop {
             let packet = peer.next();
             peer.victim = packet.source_incarnation;
@@ -163,6 +170,7 @@ impl Peer {
                     nonce: 0,
                     echo: nonce,
                     lease: 150_000,
+                    inventory: 0,
                 };
                 peer.send(&[welcome]);
             }

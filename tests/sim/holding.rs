@@ -37,7 +37,14 @@ fn a_write_that_waits_for_its_lease_holds_its_own_bytes_only() {
     adaptor.handle_link_up(now, peer);
     let hello = adaptor.poll_packet(now, peer).unwrap();
     let Body::Hello { nonce, .. } = hello.body else { panic!("{hello:?}") };
-    let answer = Body::Hello { wants_reply: false, epoch: Epoch(0), nonce: 0, echo: nonce, lease: 150_000 };
+    let answer = Body::Hello {
+        wants_reply: false,
+        epoch: Epoch(0),
+        nonce: 0,
+        echo: nonce,
+        lease: 150_000,
+        inventory: 0,
+    };
     send(&mut adaptor, answer);
     // What one read of the socket brought, of which the write is a small part.
     let received = Bytes::from(vec![0; 1 << 16]);

@@ -14,6 +14,7 @@ mod channels;
 mod contract;
 mod flat_memory;
 mod holding;
+mod inventory;
 mod network;
 mod oracle;
 mod packet_fuzz;

@@ -63,7 +63,11 @@ impl Attack {
                     stamp = t.0
                 }
                 Body::Confirm { progress, .. } => epoch = progress.epoch.0,
-                Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => {}
+                Body::Inquire
+                | Body::Inventory { .. }
+                | Body::Join { .. }
+                | Body::Refuse { .. }
+                | Body::Routes(_) => {}
             }
         }
         let epoch = Epoch(self.near(epoch));
@@ -77,19 +81,22 @@ impl Attack {
         let data = Bytes::from(vec![0x66; len]);
         let code = Code::ALL[self.below(Code::ALL.len() as u64) as usize];
         let code = if self.below(2) == 0 { Code::Ok } else { code };
-        let body = match self.below(9) {
+        let body = match self.below(11) {
             0 => Body::Hello {
                 wants_reply: self.below(2) == 0,
                 epoch,
                 nonce: self.random.next(),
                 echo: if self.below(4) == 0 { 1 } else { nonce },
                 lease: self.near(150_000),
+                inventory: self.near(1),
             },
             1 | 2 => Body::Write { progress, sequence, at, data },
             3 => Body::Read { progress, sequence, at, len: self.near(len as u32) },
             4 => Body::Confirm { progress, sent: sequence },
             5 | 6 => Body::Done { epoch, first: sequence, count: self.near(1), code, stamp: echo, data },
-            7 => Body::Nak { epoch, expected: sequence, stamp: echo },
+            7 => Body::Inquire,
+            8 => Body::Inventory { version: self.near(1), entries: data },
+            9 => Body::Nak { epoch, expected: sequence, stamp: echo },
             _ => Body::Ask { epoch, stamp: echo },
         };
         let (wrong_source, wrong_target) = (self.below(50) == 0, self.below(50) == 0);

@@ -8,13 +8,17 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// The version of the interface that this library speaks.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// `ioctl` type byte of all calls.
 const MAGIC: u32 = 0xe9;
 
+/// Bit of an mmap offset that selects the I/O space, not memory.
+pub const ADDRESS_IO: u64 = 1 << 56;
 /// Bit of an mmap offset that selects the assurance space.
 pub const ADDRESS_ASSURANCE: u64 = 1 << 57;
+/// Bit of an mmap offset that, with [`ADDRESS_ASSURANCE`], selects its peek alias.
+pub const ADDRESS_PEEK: u64 = 1 << 58;
 /// Lowest bit of the node field of an mmap offset.
 pub const ADDRESS_NODE_SHIFT: u32 = 48;
 
@@ -142,7 +146,7 @@ arguments! {
         memory: u32,
         /// This node's id.
         node: u32,
-        /// Windows in the access space.
+        /// Windows in each space.
         node_count: u32,
         /// Log2 of the window size.
         window_bits: u32,
@@ -176,8 +180,10 @@ arguments! {
         refused: u64,
         /// How often each event happened since the driver took the adaptor, by bit number.
         event_counts: [u64; 8],
+        /// Bytes in each node's window of the I/O space.
+        io_window_size: u64,
         /// 0.
-        reserved: [u64; 4],
+        reserved: [u64; 3],
     }
 
     /// One node as this adaptor sees it.

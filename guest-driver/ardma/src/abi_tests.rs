@@ -113,7 +113,9 @@ fn constants_are_those_of_the_header() {
     let own: &[(&str, u64)] = &[
         ("ARDMA_ABI_VERSION", VERSION.into()),
         ("ARDMA_IOC_MAGIC", MAGIC.into()),
+        ("ARDMA_ADDR_IO", ADDRESS_IO),
         ("ARDMA_ADDR_ASSURANCE", ADDRESS_ASSURANCE),
+        ("ARDMA_ADDR_PEEK", ADDRESS_PEEK),
         ("ARDMA_ADDR_NODE_SHIFT", ADDRESS_NODE_SHIFT.into()),
         ("ARDMA_STATUS_READY", STATUS_READY.into()),
         ("ARDMA_STATUS_MEMORY_SHARED", STATUS_MEMORY_SHARED.into()),

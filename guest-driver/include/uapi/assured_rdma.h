@@ -25,18 +25,23 @@
 #include <linux/types.h>
 
 /* Rises when a structure or a meaning below changes. */
-#define ARDMA_ABI_VERSION	1
+#define ARDMA_ABI_VERSION	2
 
 /*
- * The file offset of mmap(): the document's address form. Bits [63:58] and 56 are 0.
+ * The file offset of mmap(): the document's address form. Bit 56 selects the remote I/O space
+ * instead of memory, bit 57 the assurance space of either, bit 58 with bit 57 its peek alias. Bits
+ * [63:59] are 0.
  *
- * The access space may be mapped for reading and writing, the assurance space for reading only
- * (EACCES). A mapping lies in one node's window (ENXIO), is MAP_SHARED and not executable (EINVAL).
- * Memory is uncached in both: each load and store reaches the adaptor as it was issued. Use
- * loads and stores of 1, 2, 4 or 8 bytes that are volatile; a load from the assurance space clears
- * what it returns. After the adaptor's removal an access to a mapping raises SIGBUS.
+ * The access space and the I/O space may be mapped for reading and writing, their assurance spaces
+ * for reading only (EACCES). A mapping lies in one node's window (ENXIO), is MAP_SHARED and not
+ * executable (EINVAL). All are uncached: each load and store reaches the adaptor as it was issued.
+ * Use loads and stores of 1, 2, 4 or 8 bytes that are volatile; a load from an assurance space clears
+ * what it returns, one from its peek alias does not. After the adaptor's removal an access to a
+ * mapping raises SIGBUS.
  */
+#define ARDMA_ADDR_IO		(1ULL << 56)
 #define ARDMA_ADDR_ASSURANCE	(1ULL << 57)
+#define ARDMA_ADDR_PEEK		(1ULL << 58)
 #define ARDMA_ADDR_NODE_SHIFT	48
 #define ARDMA_ADDR_NODE_MASK	(0xffULL << ARDMA_ADDR_NODE_SHIFT)
 #define ARDMA_ADDR_OFFSET_MASK	((1ULL << ARDMA_ADDR_NODE_SHIFT) - 1)
@@ -72,7 +77,7 @@ struct ardma_info {
 	__u32 status;		/* ARDMA_STATUS_* */
 	__u32 memory;		/* ARDMA_MEMORY_* */
 	__u32 node;		/* this node's id */
-	__u32 node_count;	/* windows in the access space: nodes 0 to node_count - 1 */
+	__u32 node_count;	/* windows in each space: nodes 0 to node_count - 1 */
 	__u32 window_bits;	/* log2 of the window size */
 	__u32 bus_bits;		/* low bits of a node id that are a bus number */
 	__u32 block_bits;	/* log2 of the block size: the grain of errors and checks */
@@ -91,7 +96,8 @@ struct ardma_info {
 	__u64 refused;		/* other nodes' transactions refused here */
 	/* Since the driver took the adaptor: */
 	__u64 event_counts[ARDMA_EVENT_BITS];
-	__u64 reserved[4];	/* zero */
+	__u64 io_window_size;	/* bytes in each node's window of the I/O space */
+	__u64 reserved[3];	/* zero */
 };
 
 /* Bits of ardma_node.state. */

@@ -6,6 +6,7 @@
 use super::command::CommandStatus;
 use super::window::{Export, GRAIN, Rights, Run, WindowTable};
 use crate::adaptor::address::{NodeSet, Space};
+use crate::adaptor::inventory::Name;
 use crate::adaptor::memory::{Home, Segment};
 
 /// The size, and the alignment, of a command descriptor in bytes.
@@ -22,10 +23,12 @@ const FLAGS: usize = 0x20;
 const FLAG_BUS: u32 = 1 << 2;
 /// The window is in the I/O space.
 const FLAG_IO: u32 = 1 << 3;
+/// Where the window's name stands.
+const NAME: usize = 0x60;
 /// Where the reference to the next list page stands in a list page.
 const NEXT_PAGE: usize = 0xff0;
 /// The fields of a descriptor that have to be 0: offset and length in bytes.
-const ZERO_FIELDS: [(usize, usize); 3] = [(0x0c, 4), (0x30, 16), (0x60, 24)];
+const ZERO_FIELDS: [(usize, usize); 2] = [(0x0c, 4), (0x30, 16)];
 
 /// A descriptor of the right size, with the right magic number, cookie and opcode.
 pub(super) struct Descriptor<'a>(&'a [u8]);
@@ -81,7 +84,15 @@ impl<'a> Descriptor<'a> {
             return Err(CommandStatus::TooMany);
         }
         let nodes = NodeSet::from_words([0x40, 0x48, 0x50, 0x58].map(|at| self.u64_at(at)));
-        let export = Export { offset, len, rights, nodes, home: Self::home(flags), runs: Vec::new() };
+        let export = Export {
+            offset,
+            len,
+            rights,
+            nodes,
+            home: Self::home(flags),
+            name: Name(field(self.0, NAME)),
+            runs: Vec::new(),
+        };
         Ok(Listing { export, space: self.space(), missing, next })
     }
 }

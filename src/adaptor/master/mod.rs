@@ -227,6 +227,11 @@ impl Master {
         self.windows.get(space)
     }
 
+    /// Differs after each change of a window.
+    pub const fn windows_version(&self) -> u32 {
+        self.windows.version()
+    }
+
     /// How many requests of other nodes wait and were not begun.
     pub fn waiting(&self) -> usize {
         self.buffer.len()

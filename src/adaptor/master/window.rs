@@ -4,6 +4,7 @@
 //! runs of each add up to its length. What resolves is granted, byte by byte; all else has a code.
 
 use crate::adaptor::address::{BLOCK_SIZE, IO_OWN_SIZE, IO_WINDOW_SIZE, NodeId, NodeSet, Space};
+use crate::adaptor::inventory::Name;
 use crate::adaptor::memory::{Home, Segment};
 use crate::adaptor::status::{Code, Direction};
 use std::collections::BTreeMap;
@@ -77,6 +78,8 @@ pub struct Export {
     pub nodes: NodeSet,
     /// Whose addresses the runs are.
     pub home: Home,
+    /// What it is called.
+    pub name: Name,
     /// What is behind it, in order; their lengths add up to `len`.
     pub runs: Vec<Run>,
 }
@@ -99,6 +102,7 @@ pub struct Window {
     rights: Rights,
     nodes: NodeSet,
     home: Home,
+    name: Name,
     /// Of each run the distance of its first byte from the window's start, and its address.
     runs: Vec<(u64, u64)>,
 }
@@ -129,6 +133,11 @@ impl Window {
         self.home
     }
 
+    /// What it is called.
+    pub const fn name(&self) -> Name {
+        self.name
+    }
+
     /// Of how many runs of addresses it consists; neighbouring ones count as one.
     pub fn run_count(&self) -> usize {
         self.runs.len()
@@ -157,6 +166,8 @@ pub struct WindowTable {
     windows: BTreeMap<u64, Window>,
     /// Runs in all windows together.
     runs: usize,
+    /// How often windows were made or removed.
+    changes: u32,
     /// Offsets below are the adaptor's own.
     low: u64,
     /// The size of the node's offset space.
@@ -166,12 +177,12 @@ pub struct WindowTable {
 impl WindowTable {
     /// An empty table for an offset space of `size` bytes.
     pub const fn new(size: u64) -> Self {
-        Self { windows: BTreeMap::new(), runs: 0, low: 0, size }
+        Self::above(0, size)
     }
 
     /// An empty table for an offset space of `size` bytes, of which the first `low` are the adaptor's own.
     pub const fn above(low: u64, size: u64) -> Self {
-        Self { windows: BTreeMap::new(), runs: 0, low, size }
+        Self { windows: BTreeMap::new(), runs: 0, changes: 0, low, size }
     }
 
     /// The size of the offset space in bytes.
@@ -212,9 +223,10 @@ impl WindowTable {
             None => self.first_gap(export.len).ok_or(ExportError::NoSpace)?,
         };
         self.runs = self.runs.saturating_add(runs.len());
-        let Export { len, rights, nodes, home, .. } = *export;
-        let window = Window { len, rights, nodes, home, runs };
+        let Export { len, rights, nodes, home, name, .. } = *export;
+        let window = Window { len, rights, nodes, home, name, runs };
         self.windows.insert(offset, window);
+        self.changes = self.changes.wrapping_add(1);
         Ok(offset)
     }
 
@@ -222,12 +234,14 @@ impl WindowTable {
     pub fn remove(&mut self, offset: u64) -> Option<Window> {
         self.windows.get(&offset).filter(|window| !matches!(window.home, Home::Hosted(_)))?;
         let window = self.windows.remove(&offset)?;
+        self.changes = self.changes.wrapping_add(1);
         self.runs = self.runs.saturating_sub(window.runs.len());
         Some(window)
     }
 
     /// Removes every window of the guest; those of hosted devices stay.
     pub fn clear(&mut self) {
+        self.changes = self.changes.wrapping_add(1);
         self.windows.retain(|_, window| matches!(window.home, Home::Hosted(_)));
         self.runs = self.windows.values().map(|window| window.runs.len()).sum();
     }
@@ -335,6 +349,11 @@ impl Windows {
         }
     }
 
+    /// Differs after each change of a window.
+    pub(super) const fn version(&self) -> u32 {
+        self.memory.changes.wrapping_add(self.io.changes)
+    }
+
     /// Removes every window of the guest.
     pub(super) fn clear(&mut self) {
         self.memory.clear();
@@ -377,7 +396,15 @@ mod tests {
     fn export(offset: Option<u64>, runs: &[(u64, u64)]) -> Export {
         let runs: Vec<Run> = runs.iter().map(|&(address, len)| Run { address, len }).collect();
         let len = runs.iter().fold(0u64, |sum, run| sum.wrapping_add(run.len));
-        Export { offset, len, rights: READ_WRITE, nodes: nodes(&[2]), home: Home::Guest, runs }
+        Export {
+            offset,
+            len,
+            rights: READ_WRITE,
+            nodes: nodes(&[2]),
+            home: Home::Guest,
+            name: Name::default(),
+            runs,
+        }
     }
 
     fn segment(address: u64, len: usize) -> Segment {

@@ -3,6 +3,7 @@
 //! It keeps a [`session`](self) for each configured peer, and for each other node as soon as there is a way to it. Packets
 //! arrive over links, which may be cut, and come back; the flows survive that.
 
+mod exchange;
 mod flows;
 pub mod framing;
 mod initiator;
@@ -25,6 +26,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
+pub use self::exchange::InventoryNews;
 use self::packet::{Incarnation, Packet};
 pub use self::responder::Ticket;
 use self::session::{Outputs, Session};
@@ -86,6 +88,7 @@ pub struct Mesh {
     /// Transactions to nodes that are not known.
     unroutable: VecDeque<(Channel, Finished)>,
     outputs: Outputs,
+    inventory_version: u32,
 }
 
 impl Mesh {
@@ -106,6 +109,7 @@ impl Mesh {
             sessions: BTreeMap::new(),
             unroutable: VecDeque::new(),
             outputs: Outputs::default(),
+            inventory_version: 0,
         };
         for peer in (0..=u8::MAX).map(NodeId).filter(|&peer| peers.contains(peer)) {
             mesh.add(peer);
@@ -117,7 +121,9 @@ impl Mesh {
         let Self { node, incarnation, timing, .. } = *self;
         if peer != node && !self.sessions.contains_key(&peer) {
             let random = Random::new(self.random.next());
-            self.sessions.insert(peer, Session::new(node, peer, incarnation, timing, random));
+            let mut session = Session::new(node, peer, incarnation, timing, random);
+            session.set_inventory_version(Instant::ZERO, self.inventory_version);
+            self.sessions.insert(peer, session);
         }
     }
 
@@ -216,6 +222,26 @@ impl Mesh {
             changes: session.reach_changes(),
             incarnation: session.peer_incarnation().map_or(0, |incarnation| incarnation.0),
         })
+    }
+
+    /// What peers say about inventories. Take out all of it after each call of another method.
+    pub fn poll_inventory(&mut self) -> Option<(NodeId, InventoryNews)> {
+        self.outputs.inventories.pop_front()
+    }
+
+    /// This node's inventory has another version now.
+    pub fn set_inventory_version(&mut self, now: Instant, version: u32) {
+        self.inventory_version = version;
+        for session in self.sessions.values_mut() {
+            session.set_inventory_version(now, version);
+        }
+    }
+
+    /// The answer to [`InventoryNews::Asked`]: what `to` may know of this node's inventory, of its present version.
+    pub fn send_inventory(&mut self, to: NodeId, entries: Bytes) {
+        if let Some(session) = self.sessions.get_mut(&to) {
+            session.send_inventory(entries);
+        }
     }
 
     /// When to call [`Self::handle_timeout`].

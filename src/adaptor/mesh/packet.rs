@@ -88,6 +88,17 @@ pub enum Body {
         echo: u64,
         /// For how long the sender believes that a stamp gives a lease, in microseconds.
         lease: u32,
+        /// The version of the sender's inventory.
+        inventory: u32,
+    },
+    /// Asks for the receiver's inventory.
+    Inquire,
+    /// What the sender exports to the receiver.
+    Inventory {
+        /// Its version, as in [`Body::Hello`].
+        version: u32,
+        /// Entries, see [`inventory`](crate::adaptor::inventory).
+        entries: Bytes,
     },
     /// Initiating side: write `data` there.
     Write {
@@ -224,6 +235,8 @@ mod command {
     pub const JOIN: u8 = 9;
     pub const REFUSE: u8 = 10;
     pub const ROUTES: u8 = 11;
+    pub const INQUIRE: u8 = 12;
+    pub const INVENTORY: u8 = 13;
 }
 
 /// The length in bytes, header and payload, of the packet that begins `bytes`, as soon as that can be told.
@@ -355,7 +368,12 @@ impl Body {
             | Self::Done { .. }
             | Self::Nak { .. }
             | Self::Ask { .. } => true,
-            Self::Hello { .. } | Self::Join { .. } | Self::Refuse { .. } | Self::Routes(_) => false,
+            Self::Hello { .. }
+            | Self::Inquire
+            | Self::Inventory { .. }
+            | Self::Join { .. }
+            | Self::Refuse { .. }
+            | Self::Routes(_) => false,
         }
     }
 
@@ -377,10 +395,14 @@ impl Body {
             ..none
         };
         match self {
-            Self::Hello { wants_reply, epoch, nonce, echo, lease } => {
+            Self::Hello { wants_reply, epoch, nonce, echo, lease, inventory } => {
                 let command = if *wants_reply { command::HELLO } else { command::WELCOME };
-                let (address, stamp, count) = (*nonce, *echo, *lease);
-                (Fields { command, epoch: epoch.0, count, address, stamp, ..none }, &[])
+                let (address, stamp, count, sequence) = (*nonce, *echo, *lease, *inventory);
+                (Fields { command, epoch: epoch.0, sequence, count, address, stamp, ..none }, &[])
+            }
+            Self::Inquire => (Fields { command: command::INQUIRE, ..none }, &[]),
+            Self::Inventory { version, entries } => {
+                (Fields { command: command::INVENTORY, sequence: *version, ..none }, entries)
             }
             Self::Write { progress, sequence, at, data } => {
                 let fields = initiating(command::WRITE, progress, *sequence);
@@ -425,7 +447,10 @@ impl Body {
                 nonce: fields.address,
                 echo: fields.stamp,
                 lease: fields.count,
+                inventory: fields.sequence,
             },
+            command::INQUIRE => Self::Inquire,
+            command::INVENTORY => Self::Inventory { version: fields.sequence, entries: data.clone() },
             command::WRITE => Self::Write { progress, sequence, at: at?, data: data.clone() },
             command::READ => Self::Read { progress, sequence, at: at?, len: fields.count },
             command::CONFIRM => Self::Confirm { progress, sent: sequence },

@@ -230,9 +230,18 @@ fn body() -> impl Strategy<Value = Body> {
     let at = (0..1u64 << 48, any::<bool>())
         .prop_map(|(offset, io)| if io { Location::io(offset) } else { Location::memory(offset) });
     prop_oneof![
-        (any::<bool>(), epoch.clone(), any::<u64>(), any::<u64>(), any::<u32>()).prop_map(
-            |(wants_reply, epoch, nonce, echo, lease)| Body::Hello { wants_reply, epoch, nonce, echo, lease }
+        (any::<bool>(), epoch.clone(), any::<[u64; 2]>(), any::<[u32; 2]>()).prop_map(
+            |(wants_reply, epoch, [nonce, echo], [lease, inventory])| Body::Hello {
+                wants_reply,
+                epoch,
+                nonce,
+                echo,
+                lease,
+                inventory
+            }
         ),
+        Just(Body::Inquire),
+        (any::<u32>(), data.clone()).prop_map(|(version, entries)| Body::Inventory { version, entries }),
         (progress.clone(), sequence.clone(), at.clone(), data.clone())
             .prop_map(|(progress, sequence, at, data)| Body::Write { progress, sequence, at, data }),
         (progress.clone(), sequence.clone(), at, any::<u32>())

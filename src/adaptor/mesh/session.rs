@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use super::exchange::{Exchange, InventoryNews};
 use super::flows::Flows;
 use super::initiator::Initiator;
 use super::limits::{FORMER_LIVES, HELLO_AGAIN, HELLO_GAP, KEEPALIVE_PARTS};
@@ -41,6 +42,7 @@ enum Reach {
 pub(super) struct Outputs {
     pub(super) inbound: VecDeque<Wanted>,
     pub(super) events: VecDeque<Event>,
+    pub(super) inventories: VecDeque<(NodeId, InventoryNews)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -71,6 +73,8 @@ pub(super) struct Session {
     /// and take turns; what it sent before must not be executed again.
     former: VecDeque<(Incarnation, PerChannel<Responder>)>,
     turns: Turns,
+    /// What each of the two knows of the other's inventory.
+    inventory: Exchange,
     random: Random,
 }
 
@@ -103,6 +107,7 @@ impl Session {
             flows: PerChannel::new(|| Flows::new(timing, timing.lease)),
             former: VecDeque::new(),
             turns: Turns::default(),
+            inventory: Exchange::default(),
             random,
         }
     }
@@ -204,11 +209,14 @@ impl Session {
             return;
         }
         let from = packet.source_incarnation;
-        if let Body::Hello { wants_reply, epoch, nonce, echo, lease } = packet.body {
+        if let Body::Hello { wants_reply, epoch, nonce, echo, lease, inventory } = packet.body {
             if wants_reply {
                 self.owed_echo = Some(nonce);
             }
             self.handle_hello(now, from, echo, Duration::from_micros(lease.into()), out);
+            if self.peer_incarnation == Some(from) {
+                self.inventory.handle_version(inventory);
+            }
             // The bulk channel tells a new epoch by its own packets.
             let responder = &mut self.flows.get_mut(Channel::Small).responder;
             if self.peer_incarnation == Some(from) && responder.handle_epoch(epoch) == Freshness::New {
@@ -227,6 +235,12 @@ impl Session {
         match packet.body {
             // The ends of a link keep their own packets to themselves.
             Body::Hello { .. } | Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => {}
+            Body::Inquire if self.inventory.is_answering() => {}
+            Body::Inquire => out.inventories.push_back((self.peer, InventoryNews::Asked)),
+            Body::Inventory { version, entries } => {
+                self.inventory.handle_arrival(version);
+                out.inventories.push_back((self.peer, InventoryNews::Arrived { version, entries }));
+            }
             Body::Write { progress, sequence, at, data } => {
                 if self.handle_progress(now, channel, progress, out) {
                     // A copy, so that a request that waits does not hold all of what was received with it.
@@ -334,6 +348,8 @@ impl Session {
                     let current = &mut self.flows.get_mut(channel).responder;
                     core::mem::swap(responders.get_mut(channel), current);
                 }
+                self.inventory.forget();
+                out.inventories.push_back((self.peer, InventoryNews::Forgotten));
                 if let Some(earlier) = earlier {
                     responders.values_mut().for_each(Responder::set_aside);
                     self.former.push_back((earlier, responders));
@@ -425,6 +441,11 @@ impl Session {
         if let Some(body) = self.poll_hello(now) {
             return Some(self.packet(Channel::Small, body));
         }
+        if self.proven
+            && let Some(body) = self.inventory.poll()
+        {
+            return Some(self.packet(Channel::Small, body));
+        }
         let proven = self.proven;
         let next = |channel| Some((channel, self.flows.get_mut(channel).poll(now, proven)?));
         let (channel, body) = self.turns.order().into_iter().find_map(next)?;
@@ -449,7 +470,21 @@ impl Session {
         let echo = self.owed_echo.take().unwrap_or(0);
         let lease = u32::try_from(self.timing.lease.as_micros()).unwrap_or(u32::MAX);
         let epoch = self.flows.get(Channel::Small).initiator.epoch();
-        Some(Body::Hello { wants_reply, epoch, nonce, echo, lease })
+        let inventory = self.inventory.own_version();
+        Some(Body::Hello { wants_reply, epoch, nonce, echo, lease, inventory })
+    }
+
+    /// This node's inventory has another version now: the peer is told soon.
+    pub(super) fn set_inventory_version(&mut self, now: Instant, version: u32) {
+        self.inventory.set_own_version(version);
+        if self.proven {
+            self.hello_at = self.hello_at.min(self.hello_sent.after(HELLO_GAP).max(now));
+        }
+    }
+
+    /// The answer to [`InventoryNews::Asked`].
+    pub(super) fn send_inventory(&mut self, entries: Bytes) {
+        self.inventory.send(entries);
     }
 
     pub(super) fn may_execute(&self, now: Instant, channel: Channel, direction: Direction) -> bool {

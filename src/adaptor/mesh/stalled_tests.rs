@@ -54,7 +54,8 @@ fn stalled_with_a_write() -> Mesh {
     let hello = mesh.poll_packet(start(), PEER);
     let Some(Packet { body: Body::Hello { nonce, .. }, .. }) = hello else { panic!("{hello:?}") };
     let (epoch, sequence) = (Epoch(0), Sequence(0));
-    let answer = Body::Hello { wants_reply: false, epoch, nonce: 0, echo: nonce, lease: 150_000 };
+    let answer =
+        Body::Hello { wants_reply: false, epoch, nonce: 0, echo: nonce, lease: 150_000, inventory: 0 };
     mesh.handle_packet(start(), PEER, from_peer(answer));
     assert!(mesh.peer(PEER).is_some_and(|peer| peer.up));
     let progress = Progress { epoch, acknowledge: sequence, echo: Stamp(0) };

@@ -93,7 +93,7 @@ use AtReset::{Configured, New, Value};
 
 registers! {
     Magic "MAGIC" at 0x0000, 32 bits, ReadOnly, Value(0x4d44_5241);
-    Version "VERSION" at 0x0004, 32 bits, ReadOnly, Value(0x0001_0000);
+    Version "VERSION" at 0x0004, 32 bits, ReadOnly, Value(0x0001_0001);
     Status "STATUS" at 0x0008, 32 bits, ReadOnly, Value(1);
     NodeId "NODE_ID" at 0x000c, 32 bits, ReadOnly, Configured;
     NodeCount "NODE_COUNT" at 0x0010, 32 bits, ReadOnly, Configured;
@@ -122,6 +122,16 @@ registers! {
     ServedWrites "SERVED_WRITES" at 0x00a0, 64 bits, ReadOnly, Value(0);
     ServedReads "SERVED_READS" at 0x00a8, 64 bits, ReadOnly, Value(0);
     Refused "REFUSED" at 0x00b0, 64 bits, ReadOnly, Value(0);
+    InventorySelect "INVENTORY_SELECT" at 0x01c0, 32 bits, ReadWrite, Value(0);
+    InventoryCount "INVENTORY_COUNT" at 0x01c4, 32 bits, ReadOnly, Value(0);
+    InventoryVersion "INVENTORY_VERSION" at 0x01c8, 32 bits, ReadOnly, Value(0);
+    InventoryKind "INVENTORY_KIND" at 0x0200, 32 bits, ReadOnly, Value(0);
+    InventoryRights "INVENTORY_RIGHTS" at 0x0204, 32 bits, ReadOnly, Value(0);
+    InventoryOffset "INVENTORY_OFFSET" at 0x0208, 64 bits, ReadOnly, Value(0);
+    InventoryLength "INVENTORY_LENGTH" at 0x0210, 64 bits, ReadOnly, Value(0);
+    InventoryName0 "INVENTORY_NAME_0" at 0x0218, 64 bits, ReadOnly, Value(0);
+    InventoryName1 "INVENTORY_NAME_1" at 0x0220, 64 bits, ReadOnly, Value(0);
+    InventoryName2 "INVENTORY_NAME_2" at 0x0228, 64 bits, ReadOnly, Value(0);
 }
 
 /// The offset behind the last register, after a check of order, overlap and alignment.

@@ -19,6 +19,16 @@ pub const CASES: &[Case] = &[
     case("poll waits as long as it was asked to, and not longer", poll),
 ];
 
+/// The spaces that can be mapped: names and bits of the address.
+const SPACES: [(&str, u64); 6] = [
+    ("access", 0),
+    ("assurance", abi::ADDRESS_ASSURANCE),
+    ("peek", abi::ADDRESS_ASSURANCE | abi::ADDRESS_PEEK),
+    ("I/O", abi::ADDRESS_IO),
+    ("I/O assurance", abi::ADDRESS_IO | abi::ADDRESS_ASSURANCE),
+    ("I/O peek", abi::ADDRESS_IO | abi::ADDRESS_ASSURANCE | abi::ADDRESS_PEEK),
+];
+
 const fn case(name: &'static str, run: fn(&Context) -> Verdict) -> Case {
     Case { group: "local", name, contract: "driver interface", run }
 }
@@ -166,10 +176,11 @@ fn map(context: &Context, address: u64, length: u64, protection: i32, flags: i32
 fn bad_places(context: &Context) -> Verdict {
     let info = context.adaptor.fixed();
     let address = |node: u32, offset: u64| u64::from(node) << abi::ADDRESS_NODE_SHIFT | offset;
-    let last = info.window_size.saturating_sub(PAGE);
-    for (space, bit) in [("access", 0), ("assurance", abi::ADDRESS_ASSURANCE)] {
+    for (space, bits) in SPACES {
+        let size = if bits & abi::ADDRESS_IO == 0 { info.window_size } else { info.io_window_size };
+        let last = size.saturating_sub(PAGE);
         let try_map =
-            |address: u64, length| map(context, address | bit, length, libc::PROT_READ, libc::MAP_SHARED);
+            |address: u64, length| map(context, address | bits, length, libc::PROT_READ, libc::MAP_SHARED);
         try_map(address(info.node, last), PAGE)
             .map_err(|error| Problem::Fail(format!("{space}, last page: {error}")))?;
         let two_pages = PAGE.saturating_mul(2);
@@ -178,37 +189,47 @@ fn bad_places(context: &Context) -> Verdict {
             try_map(address(info.node, last), two_pages),
             libc::ENXIO,
         )?;
-        let end = try_map(address(info.node, info.window_size), PAGE);
+        let end = try_map(address(info.node, size), PAGE);
         refused(&format!("{space}, at the window's end"), end, libc::ENXIO)?;
         if info.node_count < 256 {
             let beyond = try_map(address(info.node_count, 0), PAGE);
             refused(&format!("{space}, a node beyond the last"), beyond, libc::ENXIO)?;
         }
-        for bad in [56, 58, 62] {
+        for bad in [59, 62] {
             let result = try_map(address(info.node, 0) | 1 << bad, PAGE);
             holds(result.is_err(), || format!("{space}, bit {bad} of the address set: was accepted"))?;
         }
+    }
+    for (space, bits) in [("memory", 0), ("I/O", abi::ADDRESS_IO)] {
+        let result = map(
+            context,
+            address(info.node, 0) | bits | abi::ADDRESS_PEEK,
+            PAGE,
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+        );
+        refused(&format!("{space}, the peek alias of no assurance space"), result, libc::EINVAL)?;
     }
     Ok(())
 }
 
 fn bad_mappings(context: &Context) -> Verdict {
     let place = u64::from(context.adaptor.fixed().node) << abi::ADDRESS_NODE_SHIFT;
-    let assurance = place | abi::ADDRESS_ASSURANCE;
     let (read, both) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE);
-    refused(
-        "writing to the assurance space",
-        map(context, assurance, PAGE, both, libc::MAP_SHARED),
-        libc::EACCES,
-    )?;
-    for (space, address) in [("access", place), ("assurance", assurance)] {
+    for (space, bits) in SPACES {
+        let address = place | bits;
         let private = map(context, address, PAGE, read, libc::MAP_PRIVATE);
         refused(&format!("{space}, private"), private, libc::EINVAL)?;
         let executable = map(context, address, PAGE, read | libc::PROT_EXEC, libc::MAP_SHARED);
         refused(&format!("{space}, executable"), executable, libc::EINVAL)?;
+        let writable = map(context, address, PAGE, both, libc::MAP_SHARED);
+        if bits & abi::ADDRESS_ASSURANCE != 0 {
+            refused(&format!("{space}, for writing"), writable, libc::EACCES)?;
+        } else {
+            writable.map_err(|error| Problem::Fail(format!("{space}, for reading and writing: {error}")))?;
+        }
     }
-    map(context, place, PAGE, both, libc::MAP_SHARED)
-        .map_err(|error| Problem::Fail(format!("reading and writing the access space: {error}")))
+    Ok(())
 }
 
 fn poll(context: &Context) -> Verdict {
