@@ -84,6 +84,8 @@ enum Kind {
     Done { count: u8, code: u8 },
     Nak,
     Ask,
+    Inquire,
+    Inventory,
 }
 
 /// What the hostile node knows.
@@ -149,7 +151,11 @@ impl Hostile {
                 self.stamp = stamp.0;
             }
             Body::Ask { stamp, .. } => self.stamp = stamp.0,
-            Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => {}
+            Body::Inquire
+            | Body::Inventory { .. }
+            | Body::Join { .. }
+            | Body::Refuse { .. }
+            | Body::Routes(_) => {}
         }
     }
 
@@ -163,8 +169,14 @@ impl Hostile {
     pub fn be_polite(&self) -> [Packet; 2] {
         let epoch = Epoch(self.epoch);
         let progress = Progress { epoch, acknowledge: Sequence(self.answered), echo: Stamp(self.stamp) };
-        let hello =
-            Body::Hello { wants_reply: false, epoch, nonce: 0, echo: self.nonce, lease: LEASE_MICROS, inventory: 0 };
+        let hello = Body::Hello {
+            wants_reply: false,
+            epoch,
+            nonce: 0,
+            echo: self.nonce,
+            lease: LEASE_MICROS,
+            inventory: 0,
+        };
         let confirm = Body::Confirm { progress, sent: Sequence(self.next) };
         [hello, confirm].map(|body| Packet {
             source: HOSTILE,
@@ -196,15 +208,10 @@ impl Hostile {
                 let echo = echo.or(self.nonce);
                 Body::Hello { wants_reply, epoch: own_epoch, nonce, echo, lease, inventory: crafted.offset }
             }
-            Kind::Write => Body::Write {
-                progress,
-                sequence,
-                at: at(crafted.offset),
-                data: data(len(crafted.len)),
-            },
-            Kind::Read => {
-                Body::Read { progress, sequence, at: at(crafted.offset), len: len(crafted.len) }
+            Kind::Write => {
+                Body::Write { progress, sequence, at: at(crafted.offset), data: data(len(crafted.len)) }
             }
+            Kind::Read => Body::Read { progress, sequence, at: at(crafted.offset), len: len(crafted.len) },
             Kind::Confirm => Body::Confirm { progress, sent: sequence },
             Kind::Done { count, code } => {
                 self.peer_first = theirs.0.wrapping_add(count.into());
@@ -221,6 +228,8 @@ impl Hostile {
             }
             Kind::Nak => Body::Nak { epoch: their_epoch, expected: theirs, stamp },
             Kind::Ask => Body::Ask { epoch: their_epoch, stamp },
+            Kind::Inquire => Body::Inquire,
+            Kind::Inventory => Body::Inventory { version: crafted.offset, entries: data(len(crafted.len)) },
         };
         if matches!(body, Body::Write { .. } | Body::Read { .. }) {
             self.next = sequence.0.wrapping_add(1);
@@ -253,6 +262,8 @@ const fn at(chosen: u32) -> Location {
     match chosen >> 28 {
         0xf => Location::memory(offset << 18 & ((1 << 48) - 1)),
         0xe => Location::io(offset & 0xffff),
+        // The doorbells.
+        0xd => Location::io(offset & 0x3ff),
         _ => Location::memory(offset & 0xffff),
     }
 }

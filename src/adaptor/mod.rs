@@ -9,6 +9,7 @@
 //! transactions, the [`master`] unit executes those of other nodes, and [`pci`] is what the guest's software sees of it all.
 
 pub mod address;
+mod assurance;
 pub mod bus;
 pub mod channel;
 pub mod event;
@@ -17,6 +18,7 @@ pub mod inventory;
 pub mod master;
 pub mod memory;
 pub mod mesh;
+pub mod messages;
 pub mod pci;
 pub mod random;
 pub mod status;
@@ -33,17 +35,21 @@ pub use time::Instant;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use self::address::{BLOCK_SIZE, Geometry, NodeId, NodeSet};
+use self::address::{BLOCK_SIZE, Geometry, Location, NodeId, NodeSet};
+use self::assurance::RangeLoads;
 use self::channel::Channel;
 use self::function::{Function, event as events};
 use self::inventory::{Entry, Inventory, Name};
-use self::master::{CommandStatus, Master, Sharing};
+use self::master::{CommandStatus, ExportError, HostedWindow, Master, Sharing};
 use self::memory::{Home, MemoryFault, MemoryOperation, MemoryResult, OperationId};
+use self::mesh::limits::Window;
 use self::mesh::neighbour::Refusal;
 use self::mesh::packet::{Incarnation, Packet};
 use self::mesh::{InventoryNews, Mesh, Ticket, Timing, Wanted};
+use self::messages::Message;
 use self::pci::{ConfigAction, Meaning, NodeEntry, Register, RegisterWrite, registers};
 use self::random::Random;
+use self::status::Direction;
 use self::target::Target;
 use self::transaction::{Finished, Request, RequestKind};
 
@@ -83,6 +89,7 @@ pub struct Adaptor {
     sharing: Sharing,
     /// Another adaptor has this node's id.
     duplicate: bool,
+    ranges: RangeLoads,
     completions: VecDeque<Completion>,
     /// Bulk transactions that have ended.
     bulk: VecDeque<Finished>,
@@ -92,11 +99,11 @@ pub struct Adaptor {
 impl Adaptor {
     /// An adaptor in its state after power-on, without links.
     pub fn new(settings: Settings) -> Self {
-        Self::with_limits(settings, target::Limits::default())
+        Self::with_limits(settings, target::Limits::default(), Window::default())
     }
 
-    /// As [`Adaptor::new`], with other bounds of the target unit.
-    pub fn with_limits(settings: Settings, limits: target::Limits) -> Self {
+    /// As [`Adaptor::new`], with other bounds of the target unit and of the flows.
+    pub fn with_limits(settings: Settings, limits: target::Limits, window: Window) -> Self {
         let mut random = Random::new(settings.seed);
         let incarnation = Incarnation(random.next_public());
         let Settings { node, geometry, peers, timing, gather, .. } = settings;
@@ -105,16 +112,27 @@ impl Adaptor {
             incarnation,
             function: Function::default(),
             target: Target::with_limits(geometry, gather, backlog_limit(timing.deadline), limits),
-            mesh: Mesh::new(node, incarnation, peers, timing, &mut random),
+            mesh: Mesh::new(node, incarnation, peers, timing, window, &mut random),
             master: Master::new(geometry.window_size()),
             inventory: Inventory::default(),
             sharing: Sharing::Unknown,
             duplicate: false,
+            ranges: RangeLoads::default(),
             completions: VecDeque::new(),
             bulk: VecDeque::new(),
             events: VecDeque::new(),
             random,
         }
+    }
+
+    /// Makes a window for a device that the shell hosts, before the first input. It is there with or without a guest, whatever
+    /// that guest's COMMAND register says, and the guest can't remove it. Operations with its [`Home::Hosted`] are the
+    /// device's.
+    ///
+    /// # Errors
+    /// Where it cannot be made; nothing has changed then.
+    pub fn host(&mut self, window: &HostedWindow) -> Result<Location, ExportError> {
+        self.master.host(window)
     }
 
     /// This life of the node.
@@ -137,13 +155,7 @@ impl Adaptor {
                 self.function.config.read(offset, &mut data);
                 self.completions.push_back(Completion { tag, data: data.into() });
             }
-            Meaning::Registers(offset) => {
-                let mut data = vec![0; len];
-                let register = |register| self.register(register);
-                let node = |node| self.node_entry(node);
-                registers::read(offset, &mut data, register, node, &self.function.msix);
-                self.completions.push_back(Completion { tag, data: data.into() });
-            }
+            Meaning::Registers(offset) => self.load_registers(now, tag, offset, len),
             Meaning::Nothing => self.completions.push_back(Completion::all_ones(tag, len)),
         }
         self.run(now);
@@ -165,14 +177,16 @@ impl Adaptor {
             Meaning::Check(..) | Meaning::Nothing => {}
             Meaning::Config(offset) => {
                 if self.function.config.write(offset, data) == Some(ConfigAction::FunctionLevelReset) {
-                    self.handle_reset(now);
+                    self.function.reset_level();
+                    self.begin_new_life(now);
                 }
                 let masked = self.function.config.msix_function_masked();
                 self.function.msix.set_function_mask(masked);
             }
             Meaning::Registers(offset) => {
                 let written = self.function.written;
-                let list = registers::write(offset, data, |r| written.get(r), &mut self.function.msix);
+                let (doorbells, msix) = (self.master.messages_mut().doorbells_mut(), &mut self.function.msix);
+                let list = registers::write(offset, data, |r| written.get(r), doorbells, msix);
                 for write in list {
                     self.write_register(now, write);
                 }
@@ -201,8 +215,8 @@ impl Adaptor {
         self.run(now);
     }
 
-    /// The function is reset, by the machine or because its guest came or went. Windows are gone when this returns, and the
-    /// node is another incarnation.
+    /// The function is reset, by the machine or because its guest came or went. The guest's windows are gone when this
+    /// returns, those of hosted devices stay; and the node is another incarnation.
     pub fn handle_reset(&mut self, now: Instant) {
         self.function.reset();
         self.begin_new_life(now);
@@ -260,6 +274,7 @@ impl Adaptor {
 
     /// The link to the node is gone.
     pub fn handle_link_down(&mut self, now: Instant, node: NodeId) {
+        self.target.drop_read_ahead(node);
         self.mesh.handle_link_down(now, node);
         self.run(now);
     }
@@ -298,21 +313,36 @@ impl Adaptor {
         self.completions.pop_front()
     }
 
-    /// A memory operation, to be executed at once.
+    /// Whether the bus takes operations on its devices ([`Home::Bus`]) from now on; it does at first. Others do not wait for it.
+    pub const fn handle_bus_ready(&mut self, is_ready: bool) {
+        self.master.set_bus_ready(is_ready);
+    }
+
+    /// A memory operation, to be begun at once. One on the bus may end later, and others come meanwhile.
     pub fn poll_memory(&mut self, now: Instant) -> Option<MemoryOperation> {
         loop {
             let mesh = &self.mesh;
             let may_execute = |origin, kind: &RequestKind| mesh.may_execute(now, origin, kind.direction());
             let operation = self.master.poll_operation(may_execute);
             self.collect_answers();
+            self.tell_of_messages(now);
             let operation = operation?;
             let hosted = matches!(operation.home(), Home::Hosted(_));
-            if hosted || self.function.config.bus_master_enabled() {
+            // A function that may not be bus master reaches no memory.
+            if !hosted && !self.function.config.bus_master_enabled() {
+                self.handle_memory_done(now, operation.id(), Err(MemoryFault::Unmapped));
+            } else if operation.home() == Home::Bus && self.is_own(&operation) {
+                self.handle_memory_done(now, operation.id(), Err(MemoryFault::Refused));
+            } else {
                 return Some(operation);
             }
-            // A function that may not be bus master reaches no memory.
-            self.handle_memory_done(now, operation.id(), Err(MemoryFault::Unmapped));
         }
+    }
+
+    /// Whether an operation on the bus would come back to this function.
+    fn is_own(&self, operation: &MemoryOperation) -> bool {
+        let geometry = self.settings.geometry;
+        operation.segments().iter().any(|segment| self.function.config.is_own(geometry, segment))
     }
 
     /// The next packet for the link to `to`.
@@ -332,7 +362,8 @@ impl Adaptor {
 
     /// When to call [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.target.poll_timeout(), self.mesh.poll_timeout()].into_iter().flatten().min()
+        let messages = self.master.messages().poll_timeout();
+        [self.target.poll_timeout(), self.mesh.poll_timeout(), messages].into_iter().flatten().min()
     }
 
     /// Time has passed. Hand in what has arrived before, so that an answer that is already here does not count as late.
@@ -357,6 +388,10 @@ impl Adaptor {
                 Wanted::Discard(origin) => self.master.discard(origin),
                 // The flow's window is the buffer's bound, so that it is never full.
                 Wanted::Request(request) => {
+                    // What it writes here may tell of what is new there.
+                    if request.kind.direction() == Direction::Write {
+                        self.target.drop_read_ahead(request.origin.node);
+                    }
                     let _ = self.master.push(request);
                 }
             }
@@ -367,18 +402,24 @@ impl Adaptor {
         }
         self.note_sharing();
         while let Some(completion) = self.target.poll_completion() {
+            let completion = self.finish_register_load(completion);
             self.completions.push_back(completion);
         }
         while let Some(event) = self.mesh.poll_event() {
-            if matches!(event, Event::LinkUp(..) | Event::LinkDown(_) | Event::PeerRestarted(..)) {
+            if let Event::LinkUp(node, _) | Event::LinkDown(node) | Event::PeerRestarted(node, _) = event {
                 self.function.raise(events::LINK);
+                self.target.drop_read_ahead(node);
             }
             self.events.push_back(event);
         }
         if self.target.poll_error_event() {
             self.function.raise(events::ERROR);
         }
+        if self.target.poll_failed_event() {
+            self.function.raise(events::FAILED);
+        }
         self.exchange_inventories(now);
+        self.tell_of_messages(now);
     }
 
     /// Tells and learns what nodes export.
@@ -403,6 +444,12 @@ impl Adaptor {
         }
         if news {
             self.function.raise(events::INVENTORY);
+        }
+    }
+
+    fn tell_of_messages(&mut self, now: Instant) {
+        for vector in self.master.messages_mut().poll_vectors(now) {
+            self.function.msix.raise(vector);
         }
     }
 
@@ -460,6 +507,7 @@ impl Adaptor {
         let Settings { node, geometry, timing, .. } = self.settings;
         let counters = self.target.counters();
         let buffer = u16::try_from(self.function.written.log_select).unwrap_or(u16::MAX);
+        let messages = self.master.messages();
         match register {
             Register::Magic => u32::from_le_bytes(*b"ARDM").into(),
             Register::Version => 1 << 16 | 1,
@@ -491,6 +539,25 @@ impl Adaptor {
             Register::ServedWrites => self.master.served_writes(),
             Register::ServedReads => self.master.served_reads(),
             Register::Refused => self.master.refused(),
+            Register::RegisterBase
+            | Register::RegisterExtent
+            | Register::IoBase
+            | Register::IoExtent
+            | Register::AccessBase
+            | Register::AccessExtent
+            | Register::AssuranceBase
+            | Register::AssuranceExtent
+            | Register::IoWindowSize => self.space_register(register),
+            Register::RangeStatus => self.ranges.status().into(),
+            Register::FailedBlock => self.failed_block(),
+            Register::FailedCount => u64::try_from(self.target.failed_blocks()).unwrap_or(u64::MAX),
+            Register::MessageInfo => messages.front().map_or(0, Message::info),
+            Register::MessageCount => messages.count().into(),
+            Register::MessageData => messages.front().map_or(0, |message| message.data),
+            Register::MessageNumber => messages.number().into(),
+            Register::MessageLimit => messages::LIMIT.into(),
+            Register::MessageOverflows => messages.overflows().into(),
+            Register::MessagesReceived => messages.received(),
             Register::InventoryCount => u64::try_from(self.selected_inventory().0).unwrap_or(u64::MAX),
             Register::InventoryVersion => self.selected_inventory().1.into(),
             Register::InventoryKind => self.selected_entry().kind.into(),
@@ -500,12 +567,23 @@ impl Adaptor {
             Register::InventoryName0 => self.selected_entry().name.word(0),
             Register::InventoryName1 => self.selected_entry().name.word(1),
             Register::InventoryName2 => self.selected_entry().name.word(2),
-            Register::Control | Register::OverflowAck => 0,
+            Register::Control | Register::OverflowAck | Register::FailedPop | Register::MessagePop => 0,
             Register::EventEnable
             | Register::CommandAddress
             | Register::CommandCookie
             | Register::Command
             | Register::LogSelect
+            | Register::RangeStart
+            | Register::RangeEnd
+            | Register::RangeSpace
+            | Register::ReadAheadTime
+            | Register::ReadAhead0
+            | Register::ReadAhead1
+            | Register::ReadAhead2
+            | Register::ReadAhead3
+            | Register::MessageCoalesceCount
+            | Register::MessageCoalesceTime
+            | Register::EventVector
             | Register::InventorySelect => self.function.written.get(register),
         }
     }
@@ -519,6 +597,16 @@ impl Adaptor {
             Register::CommandAddress => written.command_address = write.value,
             Register::CommandCookie => written.command_cookie = low,
             Register::LogSelect => written.log_select = low,
+            Register::EventVector => self.function.set_event_vector(low),
+            Register::MessagePop => self.master.messages_mut().pop(low),
+            Register::MessageCoalesceCount => {
+                written.message_coalesce_count = low;
+                self.master.messages_mut().set_coalescing(written.coalescing());
+            }
+            Register::MessageCoalesceTime => {
+                written.message_coalesce_time = low;
+                self.master.messages_mut().set_coalescing(written.coalescing());
+            }
             Register::InventorySelect => written.inventory_select = low,
             Register::OverflowAck => {
                 if let Ok(node) = u8::try_from(low) {
@@ -537,7 +625,7 @@ impl Adaptor {
                 let (address, cookie) = (written.command_address, written.command_cookie);
                 self.master.start_command(low, address, cookie);
             }
-            _ => {}
+            _ => self.write_assurance_register(write),
         }
     }
 }

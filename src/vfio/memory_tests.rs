@@ -3,7 +3,7 @@
 use super::*;
 use crate::adaptor::memory::{Home, OperationId};
 use proptest::prelude::*;
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 
 fn memfd(len: u64, seals: i32) -> File {
@@ -274,5 +274,20 @@ proptest! {
                 None => prop_assert_eq!(read(&memory, &[(address, len)]), Err(MemoryFault::Unmapped)),
             }
         }
+    }
+}
+
+#[test]
+fn memory_is_told_from_what_is_none() {
+    let mut memory = GuestMemory::new();
+    let file = sealed(0x3000);
+    map(&mut memory, range(0x1000, 0x2000, 0, 3), Some(&file)).unwrap();
+    map(&mut memory, range(0x8000, 0x1000, 0, 3), None).unwrap();
+    let holds = |address, len| memory.holds(&Segment { address, len });
+    for (address, len) in [(0x1000, 1), (0x2fff, 1), (0xfff, 2), (0, 0x10000), (0x2fff, 0x7000)] {
+        assert!(holds(address, len), "{len:#x} bytes at {address:#x}");
+    }
+    for (address, len) in [(0, 0x1000), (0x3000, 0x5000), (0x8000, 0x1000), (u64::MAX, 8)] {
+        assert!(!holds(address, len), "{len:#x} bytes at {address:#x}");
     }
 }
