@@ -67,6 +67,8 @@ pub(super) struct Session {
     /// A Hello is due that the link has not taken yet.
     hello_waits: bool,
     unanswered: u32,
+    /// Before this time a Hello does not count as one more: it was sent for another reason than silence.
+    count_from: Instant,
     /// Last words of an earlier incarnation of this node.
     farewell: VecDeque<Packet>,
     flows: PerChannel<Flows>,
@@ -106,6 +108,7 @@ impl Session {
             hello_sent: Instant::ZERO,
             hello_waits: false,
             unanswered: 0,
+            count_from: Instant::ZERO,
             farewell: VecDeque::new(),
             flows: PerChannel::new(|| Flows::new(timing, window, timing.lease)),
             former: VecDeque::new(),
@@ -183,6 +186,7 @@ impl Session {
         self.nonce = None;
         self.hello_at = now;
         self.hello_sent = Instant::ZERO;
+        self.count_from = Instant::ZERO;
         self.hello_waits = false;
     }
 
@@ -404,9 +408,18 @@ impl Session {
 
     fn heard(&mut self, now: Instant) {
         self.unanswered = 0;
+        self.count_from = Instant::ZERO;
         if self.proven {
             self.hello_at = now.after(self.hello_interval());
             self.hello_waits = false;
+        }
+    }
+
+    /// A Hello asks for a sign of life. Those that follow faster than the interval count as one.
+    fn count_hello(&mut self, now: Instant) {
+        if self.count_from <= now {
+            self.unanswered = self.unanswered.saturating_add(1);
+            self.count_from = now.after(self.hello_interval());
         }
     }
 
@@ -464,7 +477,7 @@ impl Session {
         if wants_reply {
             nonce = *self.nonce.get_or_insert_with(|| self.random.next_public());
             if !core::mem::take(&mut self.hello_waits) {
-                self.unanswered = self.unanswered.saturating_add(1);
+                self.count_hello(now);
                 self.hello_at = now.after(self.hello_interval());
             }
             self.hello_sent = now;
@@ -520,7 +533,7 @@ impl Session {
             self.give_up_expired(now, out);
         }
         if self.link && self.hello_at <= now {
-            if self.unanswered >= self.hello_limit() {
+            if self.unanswered >= self.hello_limit() && self.count_from <= now {
                 out.events.push_back(Event::CutLink(self.peer));
                 self.unanswered = 0;
                 self.hello_waits = false;
@@ -528,7 +541,7 @@ impl Session {
             } else {
                 // It counts even where the link takes nothing more, so that such a link is cut too.
                 self.hello_waits = true;
-                self.unanswered = self.unanswered.saturating_add(1);
+                self.count_hello(now);
                 self.hello_at = now.after(self.hello_interval());
             }
         }

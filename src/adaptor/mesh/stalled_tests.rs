@@ -87,6 +87,29 @@ fn a_peer_that_never_reads_is_cut_in_time_and_without_a_busy_loop() {
 }
 
 #[test]
+fn hellos_that_are_sent_for_other_reasons_do_not_cut_a_link_with_a_long_way() {
+    let mut mesh = stalled_with_a_write();
+    let mut hellos = 0;
+    for version in 1..100 {
+        // A guest exports window after window, and all that is under way to the peer is of its earlier life.
+        let now = start().after(Duration::from_millis(u64::from(version)));
+        mesh.set_inventory_version(now, version);
+        mesh.handle_packet(
+            now,
+            PEER,
+            Packet { source_incarnation: Incarnation(23), ..from_peer(Body::Inquire) },
+        );
+        mesh.handle_timeout(now);
+        let packets = core::iter::from_fn(|| mesh.poll_packet(now, PEER));
+        hellos += packets.filter(|packet| matches!(packet.body, Body::Hello { .. })).count();
+        let cut = core::iter::from_fn(|| mesh.poll_event()).any(|event| event == Event::CutLink(PEER));
+        assert!(!cut, "after {version} ms");
+    }
+    assert!((15..25).contains(&hellos), "{hellos}");
+    assert!(time_to_cut(mesh) <= KEEPALIVE);
+}
+
+#[test]
 fn a_peer_that_stops_reading_with_a_write_under_way_is_cut_in_time_and_without_a_busy_loop() {
     assert!(time_to_cut(stalled_with_a_write()) <= KEEPALIVE);
 }
