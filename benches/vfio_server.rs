@@ -27,8 +27,8 @@ const BATCHED_STORES: usize = 200_000;
 const BATCH: usize = 1638;
 /// Round trips in one round.
 const ROUND_TRIPS: usize = 2000;
-/// How long a loop polls before it sleeps, where it polls: for ever, as far as this is concerned.
-const POLL: Duration = Duration::from_secs(1);
+/// How long this project's loop polls before it sleeps, as an adaptor does by default.
+const POLL: Duration = Duration::from_micros(50);
 
 const NO_REPLY: u32 = 1 << 4;
 const REGISTERS: u32 = 0;
@@ -80,7 +80,7 @@ impl ServerBackend for Device {
 }
 
 /// The loop of this project around the device, as the adaptor runs it: after activity it polls for a while, yielding the processor, and
-/// then sleeps.
+/// then sleeps. Where `poll` is zero it blocks.
 fn serve(stream: UnixStream, poll: Duration) -> JoinHandle<()> {
     let shape = DeviceShape { regions: [4096, 0, 0, 0, 0, 0, 0, 4096, 0], vectors: 0 };
     let mut connection = Connection::new(stream, ConnectionId(1), shape).unwrap();
@@ -328,8 +328,8 @@ fn main() {
     for _ in 0..rounds {
         let blocking = Duration::ZERO;
         let round = [
-            (ours(blocking, Client::single_stores), theirs(Client::single_stores)),
-            (ours(blocking, Client::batched_stores), theirs(Client::batched_stores)),
+            (ours(POLL, Client::single_stores), theirs(Client::single_stores)),
+            (ours(POLL, Client::batched_stores), theirs(Client::batched_stores)),
             (ours(blocking, |client| client.round_trips(false)), theirs(|client| client.round_trips(false))),
             (ours(blocking, |client| client.round_trips(false)), bare_round_trips(false)),
             (ours(POLL, |client| client.round_trips(true)), bare_round_trips(true)),
