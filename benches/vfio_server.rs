@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use assured_rdma::poller::{Interest, Poller, Reports, Token};
 use assured_rdma::vfio::message::{Command, HEADER_SIZE, Header, RegionAccess};
 use assured_rdma::vfio::{Connection, ConnectionId, DeviceShape, Intake, Request};
+use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 use vfio_bindings::bindings::vfio;
 use vfio_user::{DmaMapFlags, DmaUnmapFlags, Server, ServerBackend, ServerRegion};
@@ -27,8 +28,8 @@ const BATCHED_STORES: usize = 200_000;
 const BATCH: usize = 1638;
 /// Round trips in one round.
 const ROUND_TRIPS: usize = 2000;
-/// How long a loop polls before it sleeps, where it polls: for ever, as far as this is concerned.
-const POLL: Duration = Duration::from_secs(1);
+/// How long this project's loop polls before it sleeps, as an adaptor does by default.
+const POLL: Duration = Duration::from_micros(50);
 
 const NO_REPLY: u32 = 1 << 4;
 const REGISTERS: u32 = 0;
@@ -80,8 +81,8 @@ impl ServerBackend for Device {
 }
 
 /// The loop of this project around the device, as the adaptor runs it: after activity it polls for a while, yielding the processor, and
-/// then sleeps.
-fn serve(stream: UnixStream, poll: Duration) -> JoinHandle<()> {
+/// then sleeps. Where `poll` is zero it blocks.
+fn serve(stream: UnixStream, poll: Duration) -> JoinHandle<Duration> {
     let shape = DeviceShape { regions: [4096, 0, 0, 0, 0, 0, 0, 4096, 0], vectors: 0 };
     let mut connection = Connection::new(stream, ConnectionId(1), shape).unwrap();
     thread::spawn(move || {
@@ -118,7 +119,7 @@ fn serve(stream: UnixStream, poll: Duration) -> JoinHandle<()> {
                     Intake::Some if connection.is_drained() => break,
                     Intake::Some | Intake::Full => {}
                     Intake::Nothing => break,
-                    Intake::End => return,
+                    Intake::End => return processor_time(),
                 }
             }
             poll_until = Instant::now() + poll;
@@ -127,7 +128,7 @@ fn serve(stream: UnixStream, poll: Duration) -> JoinHandle<()> {
 }
 
 /// The crate's loop around the device; it can only block.
-fn serve_by_crate(directory: &TempDir) -> (UnixStream, JoinHandle<()>) {
+fn serve_by_crate(directory: &TempDir) -> (UnixStream, JoinHandle<Duration>) {
     let path = directory.path().join("crate");
     let region = |index, size| {
         let flags = vfio::VFIO_REGION_INFO_FLAG_READ | vfio::VFIO_REGION_INFO_FLAG_WRITE;
@@ -140,8 +141,14 @@ fn serve_by_crate(directory: &TempDir) -> (UnixStream, JoinHandle<()>) {
     let thread = thread::spawn(move || {
         // It ends with an error where its client closes.
         let _ = server.run(&mut Device([0; REGISTERS_SIZE]));
+        processor_time()
     });
     (stream, thread)
+}
+
+/// The time of a processor that this thread has used.
+fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap()
 }
 
 /// The bare socket: answers as many bytes as a load's reply has to as many as a load has.
@@ -285,26 +292,31 @@ fn bare_round_trips(poll: bool) -> f64 {
     time
 }
 
+/// What a measurement gives: nanoseconds that passed, and seconds of a processor that the server's thread used meanwhile.
+type Measured = (f64, f64);
+
 /// Runs a measurement against this project's loop.
-fn ours(poll: Duration, measure: impl FnOnce(&mut Client) -> f64) -> f64 {
+fn ours(poll: Duration, measure: impl FnOnce(&mut Client) -> f64) -> Measured {
     let (client, server) = UnixStream::pair().unwrap();
-    let thread = serve(server, poll);
-    let mut client = Client::new(client);
-    let time = measure(&mut client);
-    drop(client);
-    thread.join().unwrap();
-    time
+    measured(client, serve(server, poll), measure)
 }
 
 /// Runs a measurement against the crate's loop.
-fn theirs(measure: impl FnOnce(&mut Client) -> f64) -> f64 {
+fn theirs(measure: impl FnOnce(&mut Client) -> f64) -> Measured {
     let directory = tempfile::tempdir().unwrap();
-    let (stream, thread) = serve_by_crate(&directory);
-    let mut client = Client::new(stream);
+    let (client, server) = serve_by_crate(&directory);
+    measured(client, server, measure)
+}
+
+fn measured(
+    client: UnixStream,
+    server: JoinHandle<Duration>,
+    measure: impl FnOnce(&mut Client) -> f64,
+) -> Measured {
+    let mut client = Client::new(client);
     let time = measure(&mut client);
     drop(client);
-    thread.join().unwrap();
-    time
+    (time, server.join().unwrap().as_secs_f64())
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
@@ -324,23 +336,30 @@ fn print(what: &str, times: &[(f64, f64)], with: &str) {
 fn main() {
     // Cargo adds options of its own.
     let rounds = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(15);
-    let mut figures: [Vec<(f64, f64)>; 5] = Default::default();
+    let mut figures: [Vec<(f64, f64)>; 6] = Default::default();
+    let blocking = Duration::ZERO;
     for _ in 0..rounds {
-        let blocking = Duration::ZERO;
+        let singles = (ours(blocking, Client::single_stores), theirs(Client::single_stores));
+        let batches = (ours(blocking, Client::batched_stores), theirs(Client::batched_stores));
+        let own_load = ours(blocking, |client| client.round_trips(false)).0;
+        let their_load = theirs(|client| client.round_trips(false)).0;
+        let each = |seconds: f64| seconds * 1e9 / SINGLE_STORES as f64;
         let round = [
-            (ours(blocking, Client::single_stores), theirs(Client::single_stores)),
-            (ours(blocking, Client::batched_stores), theirs(Client::batched_stores)),
-            (ours(blocking, |client| client.round_trips(false)), theirs(|client| client.round_trips(false))),
-            (ours(blocking, |client| client.round_trips(false)), bare_round_trips(false)),
-            (ours(POLL, |client| client.round_trips(true)), bare_round_trips(true)),
+            (singles.0.0, singles.1.0),
+            (each(singles.0.1), each(singles.1.1)),
+            (batches.0.0, batches.1.0),
+            (own_load, their_load),
+            (ours(blocking, |client| client.round_trips(false)).0, bare_round_trips(false)),
+            (ours(POLL, |client| client.round_trips(true)).0, bare_round_trips(true)),
         ];
         for (figure, times) in figures.iter_mut().zip(round) {
             figure.push(times);
         }
     }
     println!("medians of {rounds} rounds; each line: this project's loop, and what it is compared with");
-    let [single, batched, blocking, bare, polled] = &figures;
+    let [single, thread, batched, blocking, bare, polled] = &figures;
     print("posted 8-byte store, single sends", single, "the crate's");
+    print("  of that, the server's thread", thread, "the crate's");
     print("posted 8-byte store, batches", batched, "the crate's");
     print("register load, blocking", blocking, "the crate's");
     print("register load, blocking", bare, "bare socket");
