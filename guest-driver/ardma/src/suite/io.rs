@@ -21,6 +21,7 @@ pub const CASES: &[Case] = &[
     ),
     case("neighbouring stores are a transaction each", "device page", nothing_is_joined),
     case("the window's last bytes are reached, and nothing behind them", "device page", window_end),
+    case("an access of a size that its target does not take: bad size", "No false OK", bad_size),
     case("an access over the edge of what is exported is told", "No false OK", over_the_edge),
     case(
         "an error is not that of the same place in memory, nor the other way round",
@@ -161,6 +162,22 @@ fn last_bytes_of<T: Word>(window: &RemoteWindow) -> Verdict {
     check_ok(window, "the store", offset)?;
     equal("the last bytes", window.load::<T>(offset)?, word(&bytes)?)?;
     check_ok(window, "the load", offset)
+}
+
+/// Doorbells, which every node has, take 4 or 8 bytes at the beginning of one. None is rung here.
+fn bad_size(context: &Context) -> Verdict {
+    let window = context.adaptor.map(Place::io(context.peer()?, 0), PAGE)?;
+    clear(&window)?;
+    window.store(0, 1_u8)?;
+    codes(&window, "a store of 1 byte", 0, Code::BadSize, Code::Ok)?;
+    window.store(0, 1_u16)?;
+    codes(&window, "a store of 2 bytes", 0, Code::BadSize, Code::Ok)?;
+    window.store(4, 1_u32)?;
+    codes(&window, "a store into the middle of a doorbell", 0, Code::BadSize, Code::Ok)?;
+    equal("the data", window.load::<u8>(0)?, u8::MAX)?;
+    codes(&window, "a load of 1 byte", 0, Code::Ok, Code::BadSize)?;
+    equal("the data", window.load::<u16>(0)?, u16::MAX)?;
+    codes(&window, "a load of 2 bytes", 0, Code::Ok, Code::BadSize)
 }
 
 /// A processor may cut such an access; what lies outside is told in any case.
