@@ -12,7 +12,7 @@
  *   is not gone. Except by what makes it gone, and by the interrupt handler.
  *
  * Locks, outermost first: the PCI device's lock (probe, remove, reset), mmap_lock, gate,
- * command_lock, files_lock, event_lock. Nothing touches user memory under the gate, because page
+ * command_lock, assurance_lock, files_lock, event_lock. Nothing touches user memory under the gate, because page
  * faults take it.
  */
 #ifndef ARDMA_DRIVER_H
@@ -31,11 +31,14 @@
 #include <linux/scatterlist.h>
 #include <linux/spinlock.h>
 #include <linux/wait.h>
+#include <linux/xarray.h>
 
 #include <assured_rdma.h>
 #include "assured_rdma_regs.h"
 
 #define ARDMA_NAME	"assured_rdma"
+
+#define ARDMA_FAILED_HASH_BITS	8
 
 struct ardma_descriptor;
 
@@ -77,6 +80,13 @@ struct ardma_adaptor {
 	u32 memory;		/* ARDMA_MEMORY_* */
 	struct list_head grants;
 
+	/* The registers that ask about ranges, and the failed blocks that the adaptor told of. */
+	struct mutex assurance_lock;
+	struct xarray failed;			/* by sequence number */
+	struct hlist_head failed_blocks[1 << ARDMA_FAILED_HASH_BITS];
+	unsigned int failed_count;
+	unsigned long failed_last;		/* the last sequence number */
+
 	/* The open files, whose mappings are taken away together. */
 	struct mutex files_lock;
 	struct list_head files;
@@ -93,6 +103,7 @@ struct ardma_file {
 	struct list_head entry;			/* in adaptor->files */
 	struct address_space *mapping;
 	u64 events_seen[ARDMA_EVENT_BITS];	/* under event_lock */
+	unsigned long failed_seen;		/* under assurance_lock */
 };
 
 /* User memory, pinned, and where the adaptor finds it. */
@@ -200,6 +211,13 @@ void ardma_grants_close(struct ardma_file *file);
 unsigned int ardma_grants_withdraw(struct ardma_adaptor *adaptor);
 void ardma_grants_lost(struct ardma_adaptor *adaptor);
 void ardma_grants_forget(struct ardma_adaptor *adaptor);
+
+/* assurance.c: ranges, failed blocks, reading ahead, where the spaces lie. */
+int ardma_range(struct ardma_adaptor *adaptor, struct ardma_range *range);
+int ardma_failed(struct ardma_file *file, struct ardma_failed *argument);
+void ardma_failed_forget(struct ardma_adaptor *adaptor);
+int ardma_spaces(struct ardma_adaptor *adaptor, struct ardma_spaces *spaces);
+int ardma_read_ahead(struct ardma_adaptor *adaptor, struct ardma_read_ahead *argument);
 
 /* file.c: the character device. */
 extern const struct file_operations ardma_file_operations;

@@ -140,13 +140,17 @@ pub(crate) enum CallKind {
     Window,
     OverflowAck,
     Events,
+    Range,
+    Failed,
+    Spaces,
+    ReadAhead,
     Reset,
     Map,
 }
 
 impl CallKind {
     fn explain(self, errno: Option<i32>) -> &'static str {
-        use CallKind::{Export, Map, Node, OverflowAck, Reset, Unexport};
+        use CallKind::{Export, Failed, Map, Node, OverflowAck, Range, ReadAhead, Reset, Spaces, Unexport};
         match (self, errno.unwrap_or(0)) {
             (_, libc::ENODEV) => "the adaptor was removed",
             (_, libc::EIO) => "the adaptor does not answer; a reset may help",
@@ -170,6 +174,12 @@ impl CallKind {
             (Map, libc::ENXIO) => "that is not inside the window of a node of this adaptor",
             (Map, libc::EACCES) => "the assurance space can be read only",
             (Node | OverflowAck, libc::EINVAL) => "node ids go from 0 to 255",
+            (Range, libc::EINVAL) => "the range has to go from a place to one that is not before it",
+            (Range, libc::ENXIO) => "no byte of it is in the window of a node of this adaptor",
+            (Range | Failed | Spaces | ReadAhead, libc::EOPNOTSUPP) => {
+                "the adaptor is older than version 1.1 of the device, which has this"
+            }
+            (ReadAhead, libc::EPERM) => "only root may change what the loads of all programs bring",
             (Reset, libc::EPERM) => "only root may reset the adaptor",
             _ => "the module refused",
         }

@@ -43,6 +43,7 @@
 
 pub mod abi;
 mod adaptor;
+mod assurance;
 mod error;
 mod export;
 mod mapping;
@@ -55,6 +56,7 @@ mod transfer;
 mod word;
 
 pub use adaptor::{Adaptor, DEFAULT_DEVICE, Info, Node, Window};
+pub use assurance::{FailedBlock, Spaces};
 pub use error::Error;
 pub use export::{Export, ExportOptions};
 pub use mapping::{Memory, PAGE};

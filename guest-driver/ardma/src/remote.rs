@@ -1,6 +1,6 @@
 //! Another node's memory: stores and loads, and the check that tells whether they happened.
 
-use crate::abi::{ADDRESS_ASSURANCE, ADDRESS_NODE_SHIFT, Info};
+use crate::abi::{ADDRESS_ASSURANCE, ADDRESS_NODE_SHIFT, ADDRESS_PEEK, Info};
 use crate::error::{CallKind, Error};
 use crate::mapping::{Mapping, PAGE};
 use crate::place::Place;
@@ -24,6 +24,7 @@ pub struct RemoteWindow {
     skew: u64,
     access: Mapping,
     assurance: Mapping,
+    peek: Mapping,
 }
 
 /// The part of a block that a range covers.
@@ -72,6 +73,7 @@ impl RemoteWindow {
             skew,
             access: map(address, libc::PROT_READ | libc::PROT_WRITE)?,
             assurance: map(address | ADDRESS_ASSURANCE, libc::PROT_READ)?,
+            peek: map(address | ADDRESS_ASSURANCE | ADDRESS_PEEK, libc::PROT_READ)?,
         })
     }
 
@@ -132,9 +134,21 @@ impl RemoteWindow {
     /// # Errors
     /// [`Error::Outside`].
     pub fn check(&self, offset: u64) -> Result<Status, Error> {
+        self.status(&self.assurance, offset)
+    }
+
+    /// What [`RemoteWindow::check`] would answer: it waits as that does, but clears nothing.
+    ///
+    /// # Errors
+    /// [`Error::Outside`].
+    pub fn peek(&self, offset: u64) -> Result<Status, Error> {
+        self.status(&self.peek, offset)
+    }
+
+    fn status(&self, space: &Mapping, offset: u64) -> Result<Status, Error> {
         self.bytes(offset, 1)?;
         let at = self.skew.saturating_add(offset) & !3;
-        let from = self.assurance.at(at, 4)?;
+        let from = space.at(at, 4)?;
         // SAFETY: `at` gave an aligned address with 4 bytes of the mapping behind it.
         Ok(Status::from_bits(unsafe { u32::load(from) }))
     }

@@ -3,7 +3,7 @@
 
 #![allow(clippy::arithmetic_side_effects)]
 
-use crate::abi::{ADDRESS_ASSURANCE, ADDRESS_NODE_SHIFT};
+use crate::abi::{ADDRESS_ASSURANCE, ADDRESS_NODE_SHIFT, ADDRESS_PEEK};
 use crate::{Adaptor, Code, Direction, Error, Info, Place, Retries, Status, Transfer};
 use std::fs::File;
 use std::os::fd::FromRawFd;
@@ -24,7 +24,7 @@ pub fn fake() -> (Adaptor, File) {
         assert!(fd >= 0);
         File::from_raw_fd(fd)
     };
-    file.set_len(1 << 58).unwrap();
+    file.set_len(1 << 59).unwrap();
     let info = Info {
         node: 1,
         node_count: 16,
@@ -44,6 +44,17 @@ fn bytes_at<const N: usize>(file: &File, offset: u64) -> [u8; N] {
 
 fn set_status(file: &File, offset: u64, bits: u32) {
     file.write_all_at(&bits.to_ne_bytes(), address(offset) | ADDRESS_ASSURANCE).unwrap();
+}
+
+#[test]
+fn a_peek_reads_the_alias_of_the_assurance_space() {
+    let (adaptor, file) = fake();
+    let window = adaptor.map(Place { node: NODE, offset: 0x1ff3 }, 0x100).unwrap();
+    set_status(&file, 0x2004, 0x82);
+    assert_eq!(window.peek(0x11).unwrap(), Status::OK);
+    file.write_all_at(&0x4100_u32.to_ne_bytes(), address(0x2004) | ADDRESS_ASSURANCE | ADDRESS_PEEK).unwrap();
+    assert_eq!(window.peek(0x11).unwrap(), Status::from_bits(0x4100));
+    assert_eq!(window.check(0x11).unwrap(), Status::from_bits(0x82));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use window::Windows;
 pub use window::{MAX_REQUEST, MAX_RUNS, MAX_WINDOWS, Rights, Window, WindowTable};
 
 use super::address::Space;
-use super::channel::{Channel, Origin};
+use super::channel::Origin;
 use super::memory::{Home, MemoryOperation, MemoryResult, OperationId, Segment};
 use super::status::{Code, Direction};
 use super::transaction::RequestKind;
@@ -26,9 +26,6 @@ use access_buffer::AccessBuffer;
 use bytes::Bytes;
 use command::{Mailbox, Step};
 use std::collections::{BTreeMap, VecDeque};
-
-/// The longest load of a bus in bytes.
-const LONGEST_ACCESS: u64 = 8;
 
 /// How a request of another node ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -268,12 +265,8 @@ impl Master {
         };
         let windows = self.windows.get(request.at.space);
         let resolved = windows.resolve(request.origin.node, direction, request.at.offset, len)?;
-        // No access reads more than 8 bytes. Reading ahead must have no effect, and on a bus any load may have one.
-        if resolved.0 == Home::Bus
-            && direction == Direction::Read
-            && request.origin.channel == Channel::Small
-            && len > LONGEST_ACCESS
-        {
+        // Reading ahead must have no effect, and on a bus any load may have one.
+        if resolved.0 == Home::Bus && request.kind.is_read_ahead(request.origin.channel) {
             return Err(Code::BadSize);
         }
         Ok(resolved)

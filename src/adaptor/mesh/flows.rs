@@ -7,6 +7,7 @@ use super::initiator::Initiator;
 use super::packet::Body;
 use super::responder::Responder;
 use crate::adaptor::Instant;
+use crate::adaptor::channel::Channel;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -16,10 +17,10 @@ pub(super) struct Flows {
 }
 
 impl Flows {
-    /// Flows at their beginning; `lease` is that of the other node's requests.
-    pub(super) fn new(timing: Timing, lease: Duration) -> Self {
+    /// The channel's flows at their beginning; `lease` is that of the other node's requests.
+    pub(super) fn new(channel: Channel, timing: Timing, lease: Duration) -> Self {
         Self {
-            initiator: Initiator::new(timing.time_to_try(), timing.lease),
+            initiator: Initiator::new(channel, timing.time_to_try(), timing.lease),
             responder: Responder::new(lease),
         }
     }

@@ -104,7 +104,7 @@ impl Session {
             hello_waits: false,
             unanswered: 0,
             farewell: VecDeque::new(),
-            flows: PerChannel::new(|| Flows::new(timing, timing.lease)),
+            flows: PerChannel::new(|channel| Flows::new(channel, timing, timing.lease)),
             former: VecDeque::new(),
             turns: Turns::default(),
             inventory: Exchange::default(),
@@ -146,7 +146,7 @@ impl Session {
             }
         }
         self.incarnation = incarnation;
-        self.flows = PerChannel::new(|| Flows::new(self.timing, self.lease));
+        self.flows = PerChannel::new(|channel| Flows::new(channel, self.timing, self.lease));
         self.former.clear();
         self.reach = Reach::Down;
         if self.link {
@@ -343,7 +343,7 @@ impl Session {
                 let known = self.former.iter().position(|(life, _)| *life == from);
                 let known =
                     known.and_then(|index| self.former.remove(index)).map(|(_, responders)| responders);
-                let mut responders = known.unwrap_or_else(|| PerChannel::new(|| Responder::new(self.lease)));
+                let mut responders = known.unwrap_or_else(|| PerChannel::new(|_| Responder::new(self.lease)));
                 for channel in Channel::ALL {
                     let current = &mut self.flows.get_mut(channel).responder;
                     core::mem::swap(responders.get_mut(channel), current);

@@ -1,4 +1,4 @@
-//! `ardma write`, `read` and `check`: a few accesses, and what became of them.
+//! `ardma write` and `read`: a few accesses, and what became of them.
 //!
 //! Each block is told in a line of its own: what was done, where, how many bytes, the status word in hex, and
 //! its meaning, such as `write 2:0x10 8 0x00000000 ok`.
@@ -41,17 +41,6 @@ pub struct ReadArguments {
     size: Option<String>,
 }
 
-/// Arguments of `ardma check`.
-#[derive(Debug, clap::Args)]
-pub struct CheckArguments {
-    /// Where.
-    #[arg(value_name = "NODE:OFFSET", value_parser = parse_place)]
-    place: Place,
-    /// How many bytes: each of their blocks is checked.
-    #[arg(value_name = "LENGTH", value_parser = parse_size, default_value = "1")]
-    length: u64,
-}
-
 /// Stores, and checks.
 pub fn write(adaptor: &Adaptor, arguments: &WriteArguments, out: &mut dyn Write) -> Result<(), Failure> {
     let size = number(&arguments.size);
@@ -83,7 +72,7 @@ pub fn write(adaptor: &Adaptor, arguments: &WriteArguments, out: &mut dyn Write)
             }
         }
     }
-    report(adaptor, resets, &window, Some(Direction::Write), out)
+    report(adaptor, resets, &window, Direction::Write, out)
 }
 
 /// Loads, shows, and checks.
@@ -103,13 +92,7 @@ pub fn read(adaptor: &Adaptor, arguments: &ReadArguments, out: &mut dyn Write) -
         Some(_) => loads::<u64>(&window, &mut bytes)?,
     }
     hexdump(arguments.place.offset, &bytes, out)?;
-    report(adaptor, resets, &window, Some(Direction::Read), out)
-}
-
-/// Checks only.
-pub fn check(adaptor: &Adaptor, arguments: &CheckArguments, out: &mut dyn Write) -> Result<(), Failure> {
-    let window = adaptor.map(arguments.place, arguments.length)?;
-    report(adaptor, adaptor.resets()?, &window, None, out)
+    report(adaptor, resets, &window, Direction::Read, out)
 }
 
 /// Checks every block of the window and tells of each; unless the adaptor was reset since `resets` was asked for, as then
@@ -118,20 +101,17 @@ fn report(
     adaptor: &Adaptor,
     resets: u32,
     window: &RemoteWindow,
-    direction: Option<Direction>,
+    direction: Direction,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
     let mut all_ok = true;
-    let what = direction.map_or("check".to_owned(), |direction| direction.to_string());
     for part in window.blocks(0, window.length()) {
         let status = window.check(part.offset)?;
-        if let Some(direction) = direction
-            && adaptor.resets()? != resets
-        {
+        if adaptor.resets()? != resets {
             let place = window.place().plus(part.offset);
             return Err(ardma::Error::Reset { direction, place, length: part.length }.into());
         }
-        writeln!(out, "{what} {} {} {status}", window.place().plus(part.offset), part.length)?;
+        writeln!(out, "{direction} {} {} {status}", window.place().plus(part.offset), part.length)?;
         all_ok &= status.is_ok();
     }
     if all_ok { Ok(()) } else { Err(Failure::Told) }

@@ -1,6 +1,7 @@
 //! The command line: what there is, and what each failure means to the shell.
 
 pub mod access;
+pub mod assurance;
 pub mod copy;
 pub mod export;
 pub mod info;
@@ -38,7 +39,11 @@ enum Command {
     /// Load bytes from another node's memory, and check.
     Read(access::ReadArguments),
     /// Ask whether the accesses to blocks were executed since their last check, and clear their errors.
-    Check(access::CheckArguments),
+    Check(assurance::CheckArguments),
+    /// Show the blocks that have errors now, whichever program made the accesses; their errors stay.
+    Failed(assurance::FailedArguments),
+    /// Show or choose the nodes from which loads fetch the rest of their block along.
+    ReadAhead(assurance::ReadAheadArguments),
     /// Copy a file to another node's memory or back, with a check of each block.
     Copy(copy::Arguments),
     /// Wait for a link to another node.
@@ -141,7 +146,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Export(export) => export::run(&adaptor, export, out),
         Command::Write(write) => access::write(&adaptor, write, out),
         Command::Read(read) => access::read(&adaptor, read, out),
-        Command::Check(check) => access::check(&adaptor, check, out),
+        Command::Check(check) => assurance::check(&adaptor, check, out),
+        Command::Failed(failed) => assurance::failed(&adaptor, failed, out),
+        Command::ReadAhead(read_ahead) => assurance::read_ahead(&adaptor, read_ahead, out),
         Command::Copy(copy) => copy::run(&adaptor, copy, out),
         Command::Wait(wait) => info::wait(&adaptor, wait, out),
         Command::Ack { node } => Ok(adaptor.acknowledge_overflow(*node)?),

@@ -2,6 +2,7 @@
 //!
 //! Each test names the line of the contract, or the paper, that it holds the system to.
 
+mod assurance;
 mod errors;
 mod interface;
 mod local;
@@ -38,8 +39,8 @@ pub struct Arguments {
     /// A block that the peer exports to this node for reading only.
     #[arg(long, value_parser = parse_size, requires = "peer")]
     read_only: Option<u64>,
-    /// Run only this group: local, remote or errors. May be given more than once.
-    #[arg(long, value_name = "NAME", value_parser = ["local", "remote", "errors"])]
+    /// Run only this group: local, remote, errors or assurance. May be given more than once.
+    #[arg(long, value_name = "NAME", value_parser = ["local", "remote", "errors", "assurance"])]
     group: Vec<String>,
     /// Show the tests and run none.
     #[arg(long)]
@@ -109,7 +110,7 @@ fn clear(window: &RemoteWindow) -> Verdict {
 
 /// Every test, in the order in which they run.
 fn cases() -> impl Iterator<Item = &'static Case> {
-    [local::CASES, interface::CASES, remote::CASES, errors::CASES].into_iter().flatten()
+    [local::CASES, interface::CASES, remote::CASES, errors::CASES, assurance::CASES].into_iter().flatten()
 }
 
 /// Runs or lists the tests.
@@ -150,7 +151,7 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         let titles: BTreeSet<_> = text.lines().collect();
         assert_eq!(titles.len(), cases().count());
-        for group in ["local", "remote", "errors"] {
+        for group in ["local", "remote", "errors", "assurance"] {
             assert!(titles.iter().any(|title| title.starts_with(&format!("{group}: "))), "{group}");
         }
         assert!(titles.iter().all(|title| title.ends_with(']')));
