@@ -6,8 +6,11 @@
 
 pub mod adaptor;
 pub mod certs;
+mod chatter;
 pub mod config;
 pub mod event_loop;
+pub mod hosted;
+mod mapped;
 pub mod net;
 pub mod node;
 pub mod poller;

@@ -109,6 +109,33 @@ fn bad_configuration_gives_one_line_and_status_2_and_starts_nothing() {
 }
 
 #[test]
+fn a_device_that_makes_no_sense_or_cannot_be_made_gives_one_line_and_starts_nothing() {
+    let place = Place::new();
+    let (socket, vault) = (place.socket(1), place.file("vault"));
+    let listen = place.address(1).to_string();
+    let good = ["--node-id", "1", "--socket-path", socket.to_str().unwrap(), "--listen", &listen];
+    let made = format!("kind=memory,name=made,size=4K,file={}", vault.display());
+    let folder = format!("kind=memory,name=folder,size=4K,file={}", vault.parent().unwrap().display());
+    let is_folder =
+        format!("device 'folder': file: {}: Is a directory (os error 21)", vault.parent().unwrap().display());
+    for (devices, line, status) in [
+        (vec!["kind=memory,name=a"], "device 'a': size: missing", 2),
+        (
+            vec!["kind=memory,nam=a"],
+            "invalid value 'kind=memory,nam=a' for '--device <KEY=VALUE,...>': unknown key 'nam', expected one of kind, name, size, offset, file, rights, nodes",
+            2,
+        ),
+        (vec![&made, "kind=scratchpad,name=made"], "device 'made': name: two devices have it", 2),
+        (vec![&made, &folder], &is_folder, 1),
+    ] {
+        let devices = devices.into_iter().flat_map(|device| ["--device", device]);
+        let arguments: Vec<_> = good.into_iter().chain(devices).collect();
+        assert_refused(&arguments, line, status, &socket);
+        assert!(!vault.exists(), "{line}");
+    }
+}
+
+#[test]
 fn what_is_taken_gives_one_line_and_status_1() {
     let place = Place::new();
     let socket = place.socket(1);

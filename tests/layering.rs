@@ -26,6 +26,8 @@ const OUTSIDE: &[&str] = &[
     "vfio_user",
     "socket2",
     "crate::net",
+    "crate::hosted",
+    "crate::mapped",
     "crate::node",
     "crate::vfio",
     "crate::config",

@@ -12,6 +12,7 @@ union ardma_argument {
 	struct ardma_info info;
 	struct ardma_node node;
 	struct ardma_export export;
+	struct ardma_export_bar export_bar;
 	struct ardma_unexport unexport;
 	struct ardma_window window;
 	struct ardma_overflow_ack overflow_ack;
@@ -20,6 +21,7 @@ union ardma_argument {
 	struct ardma_failed failed;
 	struct ardma_spaces spaces;
 	struct ardma_read_ahead read_ahead;
+	struct ardma_listen listen;
 };
 
 static int ardma_call_info(struct ardma_file *file, union ardma_argument *argument)
@@ -53,6 +55,8 @@ static int ardma_call_info(struct ardma_file *file, union ardma_argument *argume
 	info->served_writes = ardma_read64(adaptor, ARDMA_REG_SERVED_WRITES);
 	info->served_reads = ardma_read64(adaptor, ARDMA_REG_SERVED_READS);
 	info->refused = ardma_read64(adaptor, ARDMA_REG_REFUSED);
+	info->messages_received = ardma_read64(adaptor, ARDMA_REG_MESSAGES_RECEIVED);
+	info->message_overflows = ardma_read32(adaptor, ARDMA_REG_MESSAGE_OVERFLOWS);
 	/* Last, as what was read before is worth nothing where this is not right. */
 	if (!ardma_answers(adaptor))
 		ret = -EIO;
@@ -91,11 +95,16 @@ static int ardma_call_export(struct ardma_file *file, union ardma_argument *argu
 	return ardma_export(file, &argument->export);
 }
 
+static int ardma_call_export_bar(struct ardma_file *file, union ardma_argument *argument)
+{
+	return ardma_export_bar(file, &argument->export_bar);
+}
+
 static int ardma_call_unexport(struct ardma_file *file, union ardma_argument *argument)
 {
 	if (argument->unexport.reserved)
 		return -EINVAL;
-	return ardma_unexport(file, argument->unexport.offset);
+	return ardma_unexport(file, argument->unexport.space, argument->unexport.offset);
 }
 
 static int ardma_call_window(struct ardma_file *file, union ardma_argument *argument)
@@ -166,6 +175,12 @@ static int ardma_call_read_ahead(struct ardma_file *file, union ardma_argument *
 	return ardma_read_ahead(file->adaptor, &argument->read_ahead);
 }
 
+static int ardma_call_listen(struct ardma_file *file, union ardma_argument *argument)
+{
+	return ardma_listen(file, &argument->listen);
+}
+
+/* Indexed by number; there are gaps. */
 static const struct ardma_call {
 	unsigned int number;
 	int (*run)(struct ardma_file *file, union ardma_argument *argument);
@@ -178,6 +193,8 @@ static const struct ardma_call {
 	[_IOC_NR(ARDMA_IOC_OVERFLOW_ACK)] = { ARDMA_IOC_OVERFLOW_ACK, ardma_call_overflow_ack },
 	[_IOC_NR(ARDMA_IOC_EVENTS)] = { ARDMA_IOC_EVENTS, ardma_call_events },
 	[_IOC_NR(ARDMA_IOC_RESET)] = { ARDMA_IOC_RESET, ardma_call_reset },
+	[_IOC_NR(ARDMA_IOC_EXPORT_BAR)] = { ARDMA_IOC_EXPORT_BAR, ardma_call_export_bar },
+	[_IOC_NR(ARDMA_IOC_LISTEN)] = { ARDMA_IOC_LISTEN, ardma_call_listen },
 	[_IOC_NR(ARDMA_IOC_RANGE)] = { ARDMA_IOC_RANGE, ardma_call_range },
 	[_IOC_NR(ARDMA_IOC_FAILED)] = { ARDMA_IOC_FAILED, ardma_call_failed },
 	[_IOC_NR(ARDMA_IOC_SPACES)] = { ARDMA_IOC_SPACES, ardma_call_spaces },
@@ -208,6 +225,8 @@ long ardma_ioctl(struct file *filp, unsigned int number, unsigned long address)
 		return 0;
 	/* Nobody would know of that window. */
 	if (number == ARDMA_IOC_EXPORT)
-		ardma_unexport(file, argument.export.offset);
+		ardma_unexport(file, argument.export.space, argument.export.offset);
+	if (number == ARDMA_IOC_EXPORT_BAR)
+		ardma_unexport(file, argument.export_bar.space, argument.export_bar.offset);
 	return -EFAULT;
 }

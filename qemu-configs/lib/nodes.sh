@@ -1,4 +1,4 @@
-# Nodes: an adaptor process and the guest attached to it. Sockets are in WORK, logs in LOGS.
+# Nodes: an adaptor process and the guest attached to it, if it has one. Sockets are in WORK, logs in LOGS.
 # shellcheck shell=bash
 
 declare -A adaptor_pid adaptor_port
@@ -7,8 +7,8 @@ declare -A adaptor_pid adaptor_port
 # has a monitor for that (yes or no; default: no, then a reset ends QEMU), its firmware (seabios or ovmf; default: seabios),
 # and more options for its QEMU.
 declare -A node_memory node_resets node_firmware node_qemu
-# More options for a node's adaptor.
-declare -A adaptor_options
+# More options for a node's adaptor, and whether it has a guest (yes or no; default: yes).
+declare -A adaptor_options node_guest
 
 # The accelerator in ACCEL: kvm where it really runs this kernel, else tcg. /dev/kvm may open and yet not do it, so a
 # guest is tried; the answer holds until the machine is booted again. LAB_ACCEL decides without a trial.
@@ -60,15 +60,18 @@ nodes_plan() {
     for ((node = 1; node <= NODES; node++)); do adaptor_port[$node]=$(free_port); done
 }
 
-# adaptor_start NODE: starts the adaptor and waits until QEMU can attach.
+has_guest() { [[ ${node_guest[$1]:-yes} == yes ]]; }
+
+# adaptor_start NODE: starts the adaptor and waits until QEMU can attach, or where it has no guest until other nodes can.
 adaptor_start() {
     local node=$1 socket=$WORK/node$1.sock peer peers=() options
     read -ra options <<<"${adaptor_options[$1]:-}"
+    has_guest "$node" && options+=(--socket-path "$socket")
     for ((peer = 1; peer <= NODES; peer++)); do
         ((peer == node)) || peers+=(--peer "$peer=127.0.0.1:${adaptor_port[$peer]}")
     done
     RUST_LOG=${RUST_LOG:-info} setpriv --pdeathsig KILL -- "$ADAPTOR" adaptor --node-id "$node" \
-        --socket-path "$socket" --listen "127.0.0.1:${adaptor_port[$node]}" "${peers[@]}" "${options[@]}" \
+        --listen "127.0.0.1:${adaptor_port[$node]}" "${peers[@]}" "${options[@]}" \
         </dev/null >>"$LOGS/node$node.adaptor.log" 2>&1 &
     adaptor_pid[$node]=$!
     if ! wait_until 5 adaptor_settled "$node" || ! kill -0 "${adaptor_pid[$node]}" 2>/dev/null; then
@@ -78,8 +81,13 @@ adaptor_start() {
 
 # Listening, or dead already. A killed adaptor leaves its socket file, so the file alone says nothing.
 adaptor_settled() {
-    ! kill -0 "${adaptor_pid[$1]}" 2>/dev/null ||
+    kill -0 "${adaptor_pid[$1]}" 2>/dev/null || return 0
+    if has_guest "$1"; then
         awk -v path="$WORK/node$1.sock" '$4 == "00010000" && $8 == path { found = 1 } END { exit !found }' /proc/net/unix
+    else
+        awk -v port="$(printf ':%04X' "${adaptor_port[$1]}")" \
+            '$2 ~ port "$" && $4 == "0A" { found = 1 } END { exit !found }' /proc/net/tcp
+    fi
 }
 
 # Whether the system holds packets for a node which its adaptor has not taken yet.

@@ -63,7 +63,8 @@ impl Adaptor {
         let mut data = vec![0; len];
         let register = |register| self.register(register);
         let node = |node| self.node_entry(node);
-        registers::read(offset, &mut data, register, node, &self.function.msix);
+        let doorbells = self.master.messages().doorbells();
+        registers::read(offset, &mut data, register, node, doorbells, &self.function.msix);
         Completion { tag, data: data.into() }
     }
 

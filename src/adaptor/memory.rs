@@ -7,7 +7,7 @@ use bytes::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationId(pub u64);
 
-/// Names a hosted device; its place in the list that the adaptor was configured with.
+/// Names a device that the adaptor's process hosts. Names are the shell's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId(pub u16);
 
@@ -16,8 +16,7 @@ pub struct DeviceId(pub u16);
 pub enum Home {
     /// The guest's memory, which is shared with the adaptor.
     Guest,
-    /// The guest's bus, where any device may answer. Each access is carried out at once and as a whole, or by none of its
-    /// bytes as far as the device allows.
+    /// The guest's bus, where any device may answer, or none. An operation has one segment, and ends when there is an answer.
     Bus,
     /// A device that is hosted here; addresses are bytes from its beginning.
     Hosted(DeviceId),
@@ -63,6 +62,13 @@ impl MemoryOperation {
     pub const fn id(&self) -> OperationId {
         match self {
             Self::Read { id, .. } | Self::Write { id, .. } => *id,
+        }
+    }
+
+    /// Where it goes, in order.
+    pub fn segments(&self) -> &[Segment] {
+        match self {
+            Self::Read { segments, .. } | Self::Write { segments, .. } => segments,
         }
     }
 

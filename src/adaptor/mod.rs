@@ -18,6 +18,7 @@ pub mod inventory;
 pub mod master;
 pub mod memory;
 pub mod mesh;
+pub mod messages;
 pub mod pci;
 pub mod random;
 pub mod status;
@@ -34,16 +35,17 @@ pub use time::Instant;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use self::address::{BLOCK_SIZE, Geometry, NodeId, NodeSet};
+use self::address::{BLOCK_SIZE, Geometry, Location, NodeId, NodeSet};
 use self::assurance::RangeLoads;
 use self::channel::Channel;
 use self::function::{Function, event as events};
 use self::inventory::{Entry, Inventory, Name};
-use self::master::{CommandStatus, Master, Sharing};
+use self::master::{CommandStatus, ExportError, HostedWindow, Master, Sharing};
 use self::memory::{Home, MemoryFault, MemoryOperation, MemoryResult, OperationId};
 use self::mesh::neighbour::Refusal;
 use self::mesh::packet::{Incarnation, Packet};
 use self::mesh::{InventoryNews, Mesh, Ticket, Timing, Wanted};
+use self::messages::Message;
 use self::pci::{ConfigAction, Meaning, NodeEntry, Register, RegisterWrite, registers};
 use self::random::Random;
 use self::status::Direction;
@@ -122,6 +124,16 @@ impl Adaptor {
         }
     }
 
+    /// Makes a window for a device that the shell hosts, before the first input. It is there with or without a guest, whatever
+    /// that guest's COMMAND register says, and the guest can't remove it. Operations with its [`Home::Hosted`] are the
+    /// device's.
+    ///
+    /// # Errors
+    /// Where it cannot be made; nothing has changed then.
+    pub fn host(&mut self, window: &HostedWindow) -> Result<Location, ExportError> {
+        self.master.host(window)
+    }
+
     /// This life of the node.
     pub const fn incarnation(&self) -> Incarnation {
         self.incarnation
@@ -172,7 +184,8 @@ impl Adaptor {
             }
             Meaning::Registers(offset) => {
                 let written = self.function.written;
-                let list = registers::write(offset, data, |r| written.get(r), &mut self.function.msix);
+                let (doorbells, msix) = (self.master.messages_mut().doorbells_mut(), &mut self.function.msix);
+                let list = registers::write(offset, data, |r| written.get(r), doorbells, msix);
                 for write in list {
                     self.write_register(now, write);
                 }
@@ -201,8 +214,8 @@ impl Adaptor {
         self.run(now);
     }
 
-    /// The function is reset, by the machine or because its guest came or went. Windows are gone when this returns, and the
-    /// node is another incarnation.
+    /// The function is reset, by the machine or because its guest came or went. The guest's windows are gone when this
+    /// returns, those of hosted devices stay; and the node is another incarnation.
     pub fn handle_reset(&mut self, now: Instant) {
         self.function.reset();
         self.begin_new_life(now);
@@ -299,21 +312,36 @@ impl Adaptor {
         self.completions.pop_front()
     }
 
-    /// A memory operation, to be executed at once.
+    /// Whether the bus takes operations on its devices ([`Home::Bus`]) from now on; it does at first. Others do not wait for it.
+    pub const fn handle_bus_ready(&mut self, is_ready: bool) {
+        self.master.set_bus_ready(is_ready);
+    }
+
+    /// A memory operation, to be begun at once. One on the bus may end later, and others come meanwhile.
     pub fn poll_memory(&mut self, now: Instant) -> Option<MemoryOperation> {
         loop {
             let mesh = &self.mesh;
             let may_execute = |origin, kind: &RequestKind| mesh.may_execute(now, origin, kind.direction());
             let operation = self.master.poll_operation(may_execute);
             self.collect_answers();
+            self.tell_of_messages(now);
             let operation = operation?;
             let hosted = matches!(operation.home(), Home::Hosted(_));
-            if hosted || self.function.config.bus_master_enabled() {
+            // A function that may not be bus master reaches no memory.
+            if !hosted && !self.function.config.bus_master_enabled() {
+                self.handle_memory_done(now, operation.id(), Err(MemoryFault::Unmapped));
+            } else if operation.home() == Home::Bus && self.is_own(&operation) {
+                self.handle_memory_done(now, operation.id(), Err(MemoryFault::Refused));
+            } else {
                 return Some(operation);
             }
-            // A function that may not be bus master reaches no memory.
-            self.handle_memory_done(now, operation.id(), Err(MemoryFault::Unmapped));
         }
+    }
+
+    /// Whether an operation on the bus would come back to this function.
+    fn is_own(&self, operation: &MemoryOperation) -> bool {
+        let geometry = self.settings.geometry;
+        operation.segments().iter().any(|segment| self.function.config.is_own(geometry, segment))
     }
 
     /// The next packet for the link to `to`.
@@ -333,7 +361,8 @@ impl Adaptor {
 
     /// When to call [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.target.poll_timeout(), self.mesh.poll_timeout()].into_iter().flatten().min()
+        let messages = self.master.messages().poll_timeout();
+        [self.target.poll_timeout(), self.mesh.poll_timeout(), messages].into_iter().flatten().min()
     }
 
     /// Time has passed. Hand in what has arrived before, so that an answer that is already here does not count as late.
@@ -389,6 +418,7 @@ impl Adaptor {
             self.function.raise(events::FAILED);
         }
         self.exchange_inventories(now);
+        self.tell_of_messages(now);
     }
 
     /// Tells and learns what nodes export.
@@ -413,6 +443,12 @@ impl Adaptor {
         }
         if news {
             self.function.raise(events::INVENTORY);
+        }
+    }
+
+    fn tell_of_messages(&mut self, now: Instant) {
+        for vector in self.master.messages_mut().poll_vectors(now) {
+            self.function.msix.raise(vector);
         }
     }
 
@@ -470,6 +506,7 @@ impl Adaptor {
         let Settings { node, geometry, timing, .. } = self.settings;
         let counters = self.target.counters();
         let buffer = u16::try_from(self.function.written.log_select).unwrap_or(u16::MAX);
+        let messages = self.master.messages();
         match register {
             Register::Magic => u32::from_le_bytes(*b"ARDM").into(),
             Register::Version => 1 << 16 | 1,
@@ -501,7 +538,6 @@ impl Adaptor {
             Register::ServedWrites => self.master.served_writes(),
             Register::ServedReads => self.master.served_reads(),
             Register::Refused => self.master.refused(),
-            Register::Control | Register::OverflowAck | Register::FailedPop => 0,
             Register::RegisterBase
             | Register::RegisterExtent
             | Register::IoBase
@@ -514,6 +550,13 @@ impl Adaptor {
             Register::RangeStatus => self.ranges.status().into(),
             Register::FailedBlock => self.failed_block(),
             Register::FailedCount => u64::try_from(self.target.failed_blocks()).unwrap_or(u64::MAX),
+            Register::MessageInfo => messages.front().map_or(0, Message::info),
+            Register::MessageCount => messages.count().into(),
+            Register::MessageData => messages.front().map_or(0, |message| message.data),
+            Register::MessageNumber => messages.number().into(),
+            Register::MessageLimit => messages::LIMIT.into(),
+            Register::MessageOverflows => messages.overflows().into(),
+            Register::MessagesReceived => messages.received(),
             Register::InventoryCount => u64::try_from(self.selected_inventory().0).unwrap_or(u64::MAX),
             Register::InventoryVersion => self.selected_inventory().1.into(),
             Register::InventoryKind => self.selected_entry().kind.into(),
@@ -523,6 +566,7 @@ impl Adaptor {
             Register::InventoryName0 => self.selected_entry().name.word(0),
             Register::InventoryName1 => self.selected_entry().name.word(1),
             Register::InventoryName2 => self.selected_entry().name.word(2),
+            Register::Control | Register::OverflowAck | Register::FailedPop | Register::MessagePop => 0,
             Register::EventEnable
             | Register::CommandAddress
             | Register::CommandCookie
@@ -536,6 +580,9 @@ impl Adaptor {
             | Register::ReadAhead1
             | Register::ReadAhead2
             | Register::ReadAhead3
+            | Register::MessageCoalesceCount
+            | Register::MessageCoalesceTime
+            | Register::EventVector
             | Register::InventorySelect => self.function.written.get(register),
         }
     }
@@ -549,6 +596,16 @@ impl Adaptor {
             Register::CommandAddress => written.command_address = write.value,
             Register::CommandCookie => written.command_cookie = low,
             Register::LogSelect => written.log_select = low,
+            Register::EventVector => self.function.set_event_vector(low),
+            Register::MessagePop => self.master.messages_mut().pop(low),
+            Register::MessageCoalesceCount => {
+                written.message_coalesce_count = low;
+                self.master.messages_mut().set_coalescing(written.coalescing());
+            }
+            Register::MessageCoalesceTime => {
+                written.message_coalesce_time = low;
+                self.master.messages_mut().set_coalescing(written.coalescing());
+            }
             Register::InventorySelect => written.inventory_select = low,
             Register::OverflowAck => {
                 if let Ok(node) = u8::try_from(low) {

@@ -3,6 +3,7 @@
 //! Every error is one line that begins with the key at fault. Addresses are numeric: looking up a
 //! name could hold up the event loop, and with it a guest's load, beyond every deadline.
 
+mod device;
 mod raw;
 mod router;
 mod units;
@@ -15,16 +16,17 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::adaptor::address::{Geometry, GeometryError, NodeId};
-
+use crate::hosted::Description;
 use crate::net::TlsFiles;
+pub use device::{DeviceError, RawDevice, format_nodes, format_rights};
 pub use raw::{RawConfig, RawTls, Text, read_file};
 pub use router::{RawRouterConfig, RouterConfig};
 pub use units::format_size;
 
 /// The longest deadline: QEMU gives up after 5 s, and a reply after that would kill the device.
 pub const MAX_DEADLINE: Duration = Duration::from_secs(4);
-/// The largest access space in bytes: SeaBIOS and OVMF place its BARs in no guest where it is larger, as with 46 physical
-/// address bits each of them gives 8 TiB to 64-bit BARs, and with more bits no more.
+/// The largest access space in bytes: SeaBIOS and OVMF place its BARs in no guest where it is larger. They have room for this one
+/// with 46 physical address bits, and with more bits not for more.
 pub const MAX_SPACE_SIZE: u64 = 1 << 41;
 /// The longest path of a UNIX socket.
 const MAX_SOCKET_PATH: usize = 107;
@@ -36,8 +38,8 @@ const MAX_CONGESTION_NAME: usize = 15;
 pub struct Config {
     /// This node.
     pub node: NodeId,
-    /// Where QEMU attaches.
-    pub socket_path: PathBuf,
+    /// Where QEMU attaches; `None` for a node that has no guest, but devices.
+    pub socket_path: Option<PathBuf>,
     /// Where peers may connect to us, if they may.
     pub listen: Option<SocketAddr>,
     /// The other nodes, and where to connect to them (`None`: they connect to us). This node is not among them.
@@ -62,6 +64,8 @@ pub struct Config {
     pub allow_plaintext: bool,
     /// Where the certificate, the key and the authority for TLS are, where it is used.
     pub tls: Option<TlsFiles>,
+    /// The devices that this node hosts, each with its place.
+    pub devices: Vec<Description>,
 }
 
 /// What is wrong with a configuration; its text begins with the key.
@@ -70,6 +74,19 @@ pub enum ConfigError {
     /// A value that has no default is absent.
     #[error("{0}: missing; give --{0} or set it in the configuration file")]
     Missing(&'static str),
+    /// There is nothing that the node could be for.
+    #[error(
+        "socket-path: missing; give --socket-path for a guest, --device for a node that hosts devices, or both"
+    )]
+    NothingThere,
+    /// A device is wrong.
+    #[error("device {device}: {error}")]
+    Device {
+        /// Its name in quotes, or its number from 1 on.
+        device: String,
+        /// What is wrong with it.
+        error: DeviceError,
+    },
     /// A value is not of the key's kind.
     #[error("{key}: '{text}' is not {expected}")]
     Malformed {
@@ -229,6 +246,7 @@ impl Config {
         shorter("gather", gather, "deadline less lease", deadline.saturating_sub(lease))?;
         let poll = poll(raw.poll.as_ref())?;
         let congestion = raw.congestion.as_ref().map(parse_congestion).transpose()?;
+        let devices = device::devices(&raw.device, geometry)?;
         Ok(Self {
             node,
             socket_path,
@@ -244,11 +262,12 @@ impl Config {
             congestion,
             allow_plaintext,
             tls,
+            devices,
         })
     }
 
-    /// The physical address bits with which both SeaBIOS and OVMF have room for the spaces. Aligned, they take four times
-    /// `space_size`, and OVMF gives 64-bit BARs an eighth of what can be addressed, SeaBIOS up to 46 bits no less.
+    /// The physical address bits with which both SeaBIOS and OVMF have room for the spaces. These take four times `space_size`,
+    /// and OVMF gives 64-bit BARs an eighth of what can be addressed, SeaBIOS up to 46 bits no less.
     pub const fn guest_address_bits(&self) -> u32 {
         self.geometry.space_size().trailing_zeros().saturating_add(5)
     }
@@ -259,7 +278,7 @@ impl Config {
         let time = |duration| Some(Text(units::format_duration(duration)));
         let raw = RawConfig {
             node_id: text(&self.node),
-            socket_path: text(&self.socket_path.display()),
+            socket_path: self.socket_path.as_ref().and_then(|path| text(&path.display())),
             listen: self.listen.map(|address| Text(address.to_string())),
             peer: self
                 .peers
@@ -280,8 +299,9 @@ impl Config {
             congestion: self.congestion.clone().map(Text),
             allow_plaintext: Some(self.allow_plaintext),
             tls: self.tls.as_ref().map(RawTls::from).unwrap_or_default(),
+            device: self.devices.iter().map(RawDevice::from).collect(),
         };
-        // Strings, booleans, a list and a table of strings always have a TOML form.
+        // Strings, booleans, lists and tables of strings always have a TOML form.
         toml::to_string(&raw).unwrap_or_default()
     }
 }
@@ -320,9 +340,9 @@ fn check_plaintext(key: &'static str, address: SocketAddr, allowed: bool) -> Res
     Err(ConfigError::Plaintext { key, address })
 }
 
-fn socket_path(raw: &RawConfig) -> Result<PathBuf, ConfigError> {
+fn socket_path(raw: &RawConfig) -> Result<Option<PathBuf>, ConfigError> {
     let Some(Text(text)) = &raw.socket_path else {
-        return Err(ConfigError::Missing("socket-path"));
+        return if raw.device.is_empty() { Err(ConfigError::NothingThere) } else { Ok(None) };
     };
     if text.is_empty() || text.contains('\0') {
         let expected = "a path for a socket";
@@ -331,7 +351,7 @@ fn socket_path(raw: &RawConfig) -> Result<PathBuf, ConfigError> {
     if text.len() > MAX_SOCKET_PATH {
         return Err(ConfigError::SocketPathTooLong { length: text.len() });
     }
-    Ok(PathBuf::from(text))
+    Ok(Some(PathBuf::from(text)))
 }
 
 fn geometry(raw: &RawConfig) -> Result<Geometry, ConfigError> {

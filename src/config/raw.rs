@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::ConfigError;
+use super::device::RawDevice;
 use crate::net::TlsFiles;
 
 /// A value as it was written. A TOML file may give a string or a whole number.
@@ -58,7 +59,7 @@ pub struct RawConfig {
     #[arg(long, value_name = "ID")]
     pub node_id: Option<Text>,
 
-    /// The vfio-user socket to which QEMU attaches the guest
+    /// The vfio-user socket to which QEMU attaches the guest; a node that only hosts devices needs none
     #[arg(long, value_name = "PATH")]
     pub socket_path: Option<Text>,
 
@@ -112,10 +113,17 @@ pub struct RawConfig {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub allow_plaintext: Option<bool>,
 
-    /// TLS on all links; last, as a table has to be in a TOML file.
+    /// TLS on all links; after the values, as a table has to be in a TOML file.
     #[command(flatten)]
     #[serde(skip_serializing_if = "RawTls::is_empty")]
     pub tls: RawTls,
+
+    /// A device that this node hosts for others: kind=memory,name=NAME,size=SIZE[,file=PATH] or
+    /// kind=scratchpad,name=NAME[,size=BYTES]; and offset=OFFSET, rights=rw|ro|wo, nodes=all|ID|ID-ID. Can be given several
+    /// times
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub device: Vec<RawDevice>,
 }
 
 /// The files for TLS as written: all of them or none.
@@ -194,6 +202,7 @@ impl RawConfig {
             congestion: self.congestion.or(file.congestion),
             allow_plaintext: self.allow_plaintext.or(file.allow_plaintext),
             tls: self.tls.or(file.tls),
+            device: if self.device.is_empty() { file.device } else { self.device },
         }
     }
 }

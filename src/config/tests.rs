@@ -142,7 +142,7 @@ fn what_has_no_default_must_be_given() {
     assert_eq!(line(""), "node-id: missing; give --node-id or set it in the configuration file");
     assert_eq!(
         line("node-id = 1"),
-        "socket-path: missing; give --socket-path or set it in the configuration file"
+        "socket-path: missing; give --socket-path for a guest, --device for a node that hosts devices, or both"
     );
     assert_eq!(
         line("node-id = 1\nsocket-path = 'a'\npeer = [2]"),
@@ -172,6 +172,8 @@ fn printed_configuration_reads_back_the_same() {
         "router = ['127.0.0.1:7400', '[::1]:7400']",
         "listen = '[::1]:7471'\ncongestion = 'cubic'\nwindow-size = '1G'\nallow-plaintext = true",
         "[tls]\ncert = 'node-1.pem'\nkey = '/etc/node 1.key'\nca = 'ca.pem'",
+        "[[device]]\nkind = 'memory'\nname = 'a'\nsize = '1M'\nfile = '/tmp/a, b'\nrights = 'wo'\nnodes = [1, '3-5', 7]
+[[device]]\nkind = 'scratchpad'\nname = 'b'",
     ] {
         let config = changed(change).unwrap();
         assert_eq!(Config::new(&raw(&config.to_toml())).unwrap(), config);

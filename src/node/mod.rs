@@ -1,10 +1,9 @@
-//! A node as a process: one thread and one event loop around the [`Adaptor`].
+//! A node as a process: one thread and one event loop around the [`Adaptor`], with a guest, hosted devices, or both.
 //!
 //! In each turn everything that has arrived is handed to the core and everything that the core has to say is carried
 //! out, by bounded portions from each source, until there is nothing more to do.
 
 mod bus;
-mod chatter;
 mod guest;
 mod outputs;
 
@@ -13,13 +12,15 @@ use std::io;
 use thiserror::Error;
 
 use self::bus::Bus;
-use self::chatter::Chatter;
-use crate::adaptor::address::NodeSet;
+use crate::adaptor::address::{NodeSet, Space};
+use crate::adaptor::master::HostedWindow;
 use crate::adaptor::mesh::Timing;
 use crate::adaptor::mesh::neighbour::{Identity, Neighbour};
 use crate::adaptor::{self, Adaptor, Instant, Region};
-use crate::config::{Config, format_size};
+use crate::chatter::Chatter;
+use crate::config::{Config, format_nodes, format_rights, format_size};
 use crate::event_loop::{Clock, EventLoop, Service};
+use crate::hosted::{self, Devices};
 use crate::net::{self, Company, Credentials, Links};
 use crate::poller::{Report, Token};
 use crate::router::Paths;
@@ -38,6 +39,9 @@ pub enum StartError {
     /// The vfio-user socket.
     #[error("socket-path: {0}")]
     Socket(#[from] ListenError),
+    /// A device that this node was to host.
+    #[error(transparent)]
+    Device(#[from] hosted::OpenError),
     /// The system refused something without which nothing goes.
     #[error("can't run: {0}")]
     System(#[from] io::Error),
@@ -49,14 +53,16 @@ pub struct Node {
     adaptor: Adaptor,
     links: Links,
     paths: Paths,
-    bus: Bus,
+    /// `None` where there never is a guest.
+    bus: Option<Bus>,
+    devices: Devices,
     chatter: Chatter,
 }
 
 /// Runs a node until the process is told to stop. With `credentials`, the links use TLS.
 ///
 /// # Errors
-/// Where one of its sockets is not to be had; the others are given back.
+/// Where one of its sockets or devices is not to be had; the others are given back.
 pub fn run(config: &Config, credentials: Option<Credentials>) -> Result<(), StartError> {
     let event_loop = EventLoop::new(config.poll)?;
     let mut node = Node::start(config, credentials, &event_loop)?;
@@ -64,7 +70,7 @@ pub fn run(config: &Config, credentials: Option<Credentials>) -> Result<(), Star
 }
 
 impl Node {
-    /// Takes both sockets.
+    /// Takes the sockets and makes the devices.
     fn start(
         config: &Config,
         credentials: Option<Credentials>,
@@ -72,7 +78,11 @@ impl Node {
     ) -> Result<Self, StartError> {
         let (clock, poller) = (event_loop.clock(), event_loop.poller());
         let seed = getrandom::u64().map_err(io::Error::from)?;
-        let adaptor = Adaptor::new(core_settings(config, seed));
+        let mut adaptor = Adaptor::new(core_settings(config, seed));
+        for device in &config.devices {
+            // The configuration has found a place for each.
+            adaptor.host(&device.window).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        }
         let own = Neighbour { identity: Identity::Node(config.node), incarnation: adaptor.incarnation() };
         for warning in credentials.iter().flat_map(Credentials::warnings) {
             log::warn!("{warning}");
@@ -89,41 +99,49 @@ impl Node {
             seed: !seed,
         };
         let links = Links::new(clock.now(), poller, settings, LINKS)?;
-        // Last of those that can fail because of somebody else, since it leaves something in the file system.
-        let bus = Bus::new(&config.socket_path, config.geometry, poller, BUS)?;
+        // Last of those that can fail because of somebody else, since these leave something in the file system.
+        let bus = config.socket_path.as_ref();
+        let bus = bus.map(|path| Bus::new(path, config.geometry, poller, BUS)).transpose()?;
+        let devices = Devices::open(&config.devices)?;
         log_start(config);
         let paths = Paths::new(config.node);
-        Ok(Self { clock, adaptor, links, paths, bus, chatter: Chatter::default() })
+        Ok(Self { clock, adaptor, links, paths, bus, devices, chatter: Chatter::default() })
     }
 }
 
 impl Service for Node {
     fn handle_report(&mut self, now: Instant, report: Report) {
-        if report.token >= BUS {
-            self.bus.handle_report(now, &mut self.adaptor, report);
-        } else {
-            self.links.handle_report(now, report);
+        match &mut self.bus {
+            Some(bus) if report.token >= BUS => bus.handle_report(now, &mut self.adaptor, report),
+            _ => self.links.handle_report(now, report),
         }
     }
 
     /// Hands what has arrived to the core and carries out what it says.
     fn turn(&mut self, now: Instant) -> bool {
         self.links.handle_timeout(now);
-        self.bus.handle_timeout(now);
+        if let Some(bus) = &mut self.bus {
+            bus.handle_timeout(now);
+        }
         let mut progress = self.receive(now);
         // After what has arrived, so that an answer that is here already does not count as late.
         if self.adaptor.poll_timeout().is_some_and(|timeout| timeout <= now) {
             self.adaptor.handle_timeout(now);
             progress = true;
         }
-        progress |= self.bus.feed(now, &mut self.adaptor);
+        if let Some(bus) = &mut self.bus {
+            progress |= bus.feed(now, &mut self.adaptor);
+        }
         progress |= self.carry_out(now);
-        progress |= self.bus.flush(now, &mut self.adaptor);
+        if let Some(bus) = &mut self.bus {
+            progress |= bus.flush(now, &mut self.adaptor);
+        }
         progress
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let timeouts = [self.adaptor.poll_timeout(), self.links.poll_timeout(), self.bus.poll_timeout()];
+        let bus = self.bus.as_ref().and_then(Bus::poll_timeout);
+        let timeouts = [self.adaptor.poll_timeout(), self.links.poll_timeout(), bus];
         timeouts.into_iter().flatten().min()
     }
 }
@@ -156,13 +174,36 @@ fn log_start(config: &Config) {
     let or_none = |list: Vec<String>| if list.is_empty() { "none".to_owned() } else { list.join(", ") };
     let routers = or_none(config.routers.iter().map(ToString::to_string).collect());
     let links = if config.tls.is_some() { "TLS" } else { "plain TCP" };
+    let socket = config
+        .socket_path
+        .as_ref()
+        .map_or_else(|| "no guest socket".to_owned(), |path| format!("guest socket {}", path.display()));
     log::info!(
-        "node {}: guest socket {}, {listen}, peers: {}, routers: {routers}; links are {links}",
+        "node {}: {socket}, {listen}, peers: {}, routers: {routers}; links are {links}",
         config.node,
-        config.socket_path.display(),
         or_none(peers)
     );
-    log_spaces(config);
+    config.devices.iter().for_each(log_device);
+    if config.socket_path.is_some() {
+        log_spaces(config);
+    }
+}
+
+fn log_device(device: &hosted::Description) {
+    let HostedWindow { offset, space, rights, nodes, .. } = device.window;
+    let space = match space {
+        Space::Memory => "",
+        Space::Io => " of the I/O space",
+    };
+    log::info!(
+        "device '{}': {} of {} at {:#x}{space}, {} for nodes: {}",
+        device.name,
+        format_size(device.size),
+        device.kind,
+        offset.unwrap_or_default(),
+        format_rights(rights),
+        format_nodes(nodes).join(", ")
+    );
 }
 
 /// Only QEMU and the guest's firmware know whether the spaces have a place, so what they need is told.
@@ -171,9 +212,8 @@ fn log_spaces(config: &Config) {
         if config.guest_address_bits() > TCG_ADDRESS_BITS { log::Level::Warn } else { log::Level::Info };
     log::log!(
         level,
-        "BAR2 holds {} and BAR4 {}: the guest has room for them with {} or more physical address bits (QEMU: -cpu ...,phys-bits=N)",
+        "BAR2 and BAR4 hold {} each: the guest has room for them with {} or more physical address bits (QEMU: -cpu ...,phys-bits=N)",
         format_size(Region::Access.size(config.geometry)),
-        format_size(Region::Assurance.size(config.geometry)),
         config.guest_address_bits()
     );
 }

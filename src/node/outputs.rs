@@ -1,8 +1,10 @@
 //! Carries out what the core says: memory operations, answers, interrupts, packets, messages to the operator.
 
 use super::Node;
+use super::bus::Bus;
 use crate::adaptor::Instant;
 use crate::adaptor::event::Event;
+use crate::adaptor::memory::{Home, MemoryFault};
 use crate::adaptor::mesh::framing::Frame;
 use crate::adaptor::mesh::neighbour::{LinkId, Refusal};
 use crate::adaptor::mesh::packet::Body;
@@ -33,7 +35,7 @@ impl Node {
                 LinkEvent::Duplicate(false) => self.adaptor.handle_admitted(),
             }
             self.follow_paths(now);
-            // The queue of requests to this guest's memory is short.
+            // The queue of requests to this node is short.
             self.execute();
         }
         progress
@@ -64,11 +66,15 @@ impl Node {
             let mut progress = self.execute();
             while let Some(completion) = self.adaptor.poll_completion() {
                 progress = true;
-                self.bus.complete(&completion);
+                if let Some(bus) = &mut self.bus {
+                    bus.complete(&completion);
+                }
             }
             while let Some(vector) = self.adaptor.poll_interrupt() {
                 progress = true;
-                self.bus.signal(vector);
+                if let Some(bus) = &self.bus {
+                    bus.signal(vector);
+                }
             }
             while let Some(event) = self.adaptor.poll_event() {
                 progress = true;
@@ -89,17 +95,28 @@ impl Node {
         any
     }
 
-    /// Executes the core's operations on guest memory, as many as others may be kept waiting for. Returns whether there
-    /// were any.
+    /// Executes the core's operations, each where it belongs, and as many as others may be kept waiting for; begins those on
+    /// the guest's bus. Returns whether there were any, or any ended.
     fn execute(&mut self) -> bool {
         let mut progress = false;
+        while let Some((id, result)) = self.bus.as_mut().and_then(Bus::poll_done) {
+            progress = true;
+            self.adaptor.handle_memory_done(self.clock.now(), id, result);
+        }
         for _ in 0..OPERATIONS_AT_ONCE {
             // An operation is executed under a lease that may run out while this turn lasts.
             let now = self.clock.now();
+            self.adaptor.handle_bus_ready(self.bus.as_ref().is_none_or(Bus::takes_bus_operations));
             let Some(operation) = self.adaptor.poll_memory(now) else { return progress };
             progress = true;
-            let result = self.bus.execute(&operation);
-            self.adaptor.handle_memory_done(now, operation.id(), result);
+            let result = match (operation.home(), &mut self.bus) {
+                (Home::Hosted(device), _) => Some(self.devices.execute(device, &operation)),
+                (Home::Guest | Home::Bus, Some(bus)) => bus.execute(&operation),
+                (Home::Guest | Home::Bus, None) => Some(Err(MemoryFault::Unmapped)),
+            };
+            if let Some(result) = result {
+                self.adaptor.handle_memory_done(now, operation.id(), result);
+            }
         }
         progress
     }
@@ -126,18 +143,16 @@ impl Node {
 
     /// Tells the operator what guests and other nodes can bring about as often as they like.
     fn report(&mut self, now: Instant, event: Event) {
-        let Some(withheld) = self.chatter.admit(now) else { return };
-        if withheld > 0 {
-            log::warn!("{withheld} lines about nodes and resets were left out");
-        }
-        match event {
-            Event::LinkUp(node, incarnation) => log::info!("node {node}: up, incarnation {incarnation}"),
-            Event::LinkDown(node) => log::warn!("node {node}: down"),
+        use log::Level::{Info, Warn};
+        let (level, line) = match event {
+            Event::LinkUp(node, incarnation) => (Info, format!("node {node}: up, incarnation {incarnation}")),
+            Event::LinkDown(node) => (Warn, format!("node {node}: down")),
             Event::PeerRestarted(node, incarnation) => {
-                log::warn!("node {node}: restarted or reset, now incarnation {incarnation}");
+                (Warn, format!("node {node}: restarted or reset, now incarnation {incarnation}"))
             }
-            Event::Reset(incarnation) => log::info!("reset, now incarnation {incarnation}"),
-            Event::CutLink(_) | Event::MemoryNotShared => {}
-        }
+            Event::Reset(incarnation) => (Info, format!("reset, now incarnation {incarnation}")),
+            Event::CutLink(_) | Event::MemoryNotShared => return,
+        };
+        self.chatter.log(now, level, line);
     }
 }

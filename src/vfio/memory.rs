@@ -1,35 +1,31 @@
 //! Guest memory as the client has mapped it for the device.
 //!
 //! Every mapping of the client is one range, by guest address; ranges never overlap. A range with a file is mapped into
-//! this process too; one without is known but not reachable. The guest changes its memory at any time, so that
-//! no reference to it is ever made: bytes are copied, through volatile accesses.
-//!
-//! A mapped file that becomes shorter would kill this process with SIGBUS on access. QEMU seals its memfds against
-//! that. For a file without this seal the pages are faulted in just before each copy, which finds a shortened file, a full
-//! tmpfs or a lack of huge pages; only a file that is cut during the copy itself is not survived. (On the machine
-//! where this was measured that costs 0.6 us, and a copy of 4 KiB 0.4; `pwrite` or `process_vm_writev` instead of
-//! the copy would cost 1.7 us and would not keep the order of stores.)
+//! this process too; one without is known but not reachable.
 
 use super::message::{DmaMap, DmaUnmap};
-use super::ordered::store_in_order;
 use super::sharing::{FileId, Sharing};
 use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult, Segment};
+use crate::mapped::{Mapping, Piece};
 use bytes::{Buf, Bytes};
 use log::error;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use vfio_user::{DmaMapFlags, DmaUnmapFlags};
-use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
+use vm_memory::FileOffset;
 
 /// The most ranges that may be mapped at once. Linux lets a process have 65,530 mappings, and without any left there would be no
 /// memory for this process itself.
 pub const MAX_RANGES: usize = 32_768;
 /// The size in bytes from which on a range without a file is taken for the guest's RAM.
 const RAM_SIZE: u64 = 1 << 20;
+
+/// With fewer files than this it is not worth while to look for those that are gone.
+const FORGET_AT: usize = 32;
 
 /// Why a range was not mapped or unmapped.
 #[derive(Debug)]
@@ -38,7 +34,7 @@ pub enum MapError {
     Range,
     /// It overlaps a range that is mapped already.
     Overlap,
-    /// As many ranges are mapped as are allowed.
+    /// As many ranges are mapped as were agreed on.
     TooMany,
     /// The descriptor is not that of a regular file.
     NotAFile,
@@ -72,7 +68,7 @@ impl fmt::Display for MapError {
         match self {
             Self::Range => f.write_str("the range is empty or wraps around"),
             Self::Overlap => f.write_str("the range overlaps one that is mapped already"),
-            Self::TooMany => write!(f, "{MAX_RANGES} ranges are mapped already"),
+            Self::TooMany => f.write_str("as many ranges are mapped as were agreed on"),
             Self::NotAFile => f.write_str("the descriptor is not that of a file that can be mapped"),
             Self::FileTooShort { needed, size } => {
                 write!(f, "the range ends at {needed:#x} in a file of {size:#x} bytes")
@@ -97,9 +93,9 @@ enum Backing {
     /// The client gave no file.
     Unreachable,
     /// The file's bytes are not those that the guest sees.
-    Private,
+    Private { _file: Arc<File> },
     /// The file is mapped here.
-    Mapped { memory: MmapRegion, sealed: bool },
+    Mapped(Mapping),
 }
 
 #[derive(Debug)]
@@ -109,37 +105,60 @@ struct Range {
     backing: Backing,
 }
 
-/// A run of bytes inside one mapped range.
-struct Piece<'a> {
-    slice: VolatileSlice<'a>,
-    sealed: bool,
+/// A file that ranges are in.
+#[derive(Debug)]
+struct KnownFile {
+    /// One descriptor, whatever number of ranges is in it; gone with the last of them. Then the file may have another's number.
+    file: Weak<File>,
+    sharing: Sharing,
 }
 
 /// See the module. A new one for each client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct GuestMemory {
     ranges: BTreeMap<u64, Range>,
-    /// One descriptor for each file, whatever number of ranges is in it.
-    files: HashMap<FileId, Weak<File>>,
-    sharing: HashMap<FileId, Sharing>,
+    /// The most ranges.
+    limit: usize,
+    files: HashMap<FileId, KnownFile>,
+    /// With so many, those that are gone are forgotten.
+    forget_at: usize,
     seen_file: bool,
     private: bool,
     warned: bool,
 }
 
+impl Default for GuestMemory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl GuestMemory {
     /// Nothing is mapped.
     pub fn new() -> Self {
-        Self::default()
+        Self {
+            ranges: BTreeMap::new(),
+            limit: MAX_RANGES,
+            files: HashMap::new(),
+            forget_at: 0,
+            seen_file: false,
+            private: false,
+            warned: false,
+        }
     }
 
-    /// What is known of the guest's RAM as a whole: `Private` once any of it was found to be so, `Shared` if all files seen so
-    /// far are shared, `Unknown` otherwise.
+    /// From now on the client may map this number of ranges at most, and never more than [`MAX_RANGES`].
+    pub fn set_limit(&mut self, ranges: usize) {
+        self.limit = ranges.min(MAX_RANGES);
+    }
+
+    /// What is known of the guest's RAM as a whole: `Private` once any of it was found to be so, `Shared` if all files that ranges are
+    /// in are shared, `Unknown` otherwise.
     pub fn sharing(&self) -> Sharing {
-        let mut found = self.sharing.values();
+        let mut mapped = self.files.values().filter(|known| known.file.strong_count() > 0);
         if self.private {
             Sharing::Private
-        } else if self.seen_file && found.all(|&sharing| sharing == Sharing::Shared) {
+        } else if self.seen_file && mapped.all(|known| known.sharing == Sharing::Shared) {
             Sharing::Shared
         } else {
             Sharing::Unknown
@@ -147,7 +166,7 @@ impl GuestMemory {
     }
 
     /// Maps a range. `judge` tells whether a file is the guest's own memory (by [`super::sharing_in`]); it is asked once for
-    /// each file.
+    /// each file, and again where all of it was unmapped meanwhile.
     ///
     /// # Errors
     /// Where the range or the file is not usable; then nothing has changed. QEMU goes on after that, so it is logged.
@@ -175,7 +194,7 @@ impl GuestMemory {
         {
             return Err(MapError::Overlap);
         }
-        if self.ranges.len() >= MAX_RANGES {
+        if self.ranges.len() >= self.limit {
             return Err(MapError::TooMany);
         }
         let writable = DmaMapFlags::from_bits_retain(map.flags).contains(DmaMapFlags::WRITE);
@@ -207,7 +226,7 @@ impl GuestMemory {
             return Err(MapError::FileTooShort { needed, size });
         }
         let id = FileId::of(&file, &metadata)?;
-        let sharing = *self.sharing.entry(id).or_insert_with(|| judge(&id));
+        let (file, sharing) = self.keep(id, file, judge);
         self.seen_file = true;
         if sharing == Sharing::Private {
             if !self.private {
@@ -217,31 +236,32 @@ impl GuestMemory {
                 );
             }
             self.private = true;
-            return Ok(Backing::Private);
+            return Ok(Backing::Private { _file: file });
         }
-        let sealed = is_sealed(&file);
-        let file = self.keep(id, file);
-        let len = usize::try_from(map.size).map_err(|_| MapError::Range)?;
-        let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         let place = FileOffset::from_arc(file, map.offset);
-        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-        let memory = MmapRegion::build(Some(place), len, protection, flags).map_err(|error| {
-            MapError::Map(match error {
-                vm_memory::mmap::MmapRegionError::Mmap(error) => error,
-                _ => io::ErrorKind::InvalidInput.into(),
-            })
-        })?;
-        Ok(Backing::Mapped { memory, sealed })
+        let len = usize::try_from(map.size).map_err(|_| MapError::Range)?;
+        Ok(Backing::Mapped(Mapping::of_file(place, len, writable)?))
     }
 
-    fn keep(&mut self, id: FileId, file: File) -> Arc<File> {
-        if let Some(kept) = self.files.get(&id).and_then(Weak::upgrade) {
-            return kept;
+    fn keep(
+        &mut self,
+        id: FileId,
+        file: File,
+        judge: impl FnOnce(&FileId) -> Sharing,
+    ) -> (Arc<File>, Sharing) {
+        if let Some(known) = self.files.get(&id)
+            && let Some(file) = known.file.upgrade()
+        {
+            return (file, known.sharing);
+        }
+        if self.files.len() >= self.forget_at {
+            self.files.retain(|_, known| known.file.strong_count() > 0);
+            self.forget_at = self.files.len().saturating_mul(2).max(FORGET_AT);
         }
         let file = Arc::new(file);
-        self.files.retain(|_, kept| kept.strong_count() > 0);
-        self.files.insert(id, Arc::downgrade(&file));
-        file
+        let sharing = judge(&id);
+        self.files.insert(id, KnownFile { file: Arc::downgrade(&file), sharing });
+        (file, sharing)
     }
 
     /// The first large range of a client is its RAM. (Later ones without a file are other devices' memory.)
@@ -287,7 +307,8 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// Executes an operation, whole or not at all: every segment is looked up before the first byte is copied.
+    /// Executes an operation, whole or not at all: every segment is looked up before the first byte is copied. (But for a file
+    /// that is cut during the copy.)
     ///
     /// # Errors
     /// Where a segment is not in memory that may be accessed so.
@@ -295,13 +316,13 @@ impl GuestMemory {
         match operation {
             MemoryOperation::Read { segments, .. } => {
                 let pieces = self.resolve(segments, false)?;
-                let total = pieces.iter().map(|piece| piece.slice.len()).fold(0, usize::saturating_add);
+                let total = pieces.iter().map(Piece::len).fold(0, usize::saturating_add);
                 let mut data = vec![0; total];
                 let mut rest = data.as_mut_slice();
                 for piece in &pieces {
                     let (part, behind) =
-                        rest.split_at_mut_checked(piece.slice.len()).ok_or(MemoryFault::Unmapped)?;
-                    piece.slice.copy_to(part);
+                        rest.split_at_mut_checked(piece.len()).ok_or(MemoryFault::Unmapped)?;
+                    piece.load(part)?;
                     rest = behind;
                 }
                 Ok(data.into())
@@ -310,12 +331,21 @@ impl GuestMemory {
                 let pieces = self.resolve(segments, true)?;
                 let mut data = data.clone();
                 for piece in &pieces {
-                    let part = data.split_to(piece.slice.len().min(data.remaining()));
-                    store_in_order(&piece.slice, &part);
+                    let part = data.split_to(piece.len().min(data.remaining()));
+                    piece.store(&part)?;
                 }
                 Ok(Bytes::new())
             }
         }
+    }
+
+    /// Whether a segment touches the guest's own memory, so that it is not, or not only, another device's.
+    pub fn holds(&self, segment: &Segment) -> bool {
+        let end = segment.address.saturating_add(segment.len as u64);
+        let touched = self.ranges.range(..end).rev();
+        touched
+            .take_while(|(at, range)| range_end(**at, range) > segment.address)
+            .any(|(_, range)| !matches!(range.backing, Backing::Unreachable))
     }
 
     fn resolve(&self, segments: &[Segment], write: bool) -> Result<Vec<Piece<'_>>, MemoryFault> {
@@ -323,11 +353,7 @@ impl GuestMemory {
         for segment in segments {
             self.resolve_segment(segment, write, &mut pieces)?;
         }
-        for piece in &pieces {
-            if !piece.sealed {
-                fault_in(&piece.slice, write)?;
-            }
-        }
+        pieces.iter().try_for_each(|piece| piece.prepare(write))?;
         Ok(pieces)
     }
 
@@ -348,17 +374,15 @@ impl GuestMemory {
             if len == 0 {
                 return Err(MemoryFault::Unmapped);
             }
-            let (memory, sealed) = match &range.backing {
+            let memory = match &range.backing {
                 Backing::Unreachable => return Err(MemoryFault::Unmapped),
-                Backing::Private => return Err(MemoryFault::NotShared),
-                Backing::Mapped { memory, sealed } => (memory, *sealed),
+                Backing::Private { .. } => return Err(MemoryFault::NotShared),
+                Backing::Mapped(memory) => memory,
             };
             if write && !range.writable {
                 return Err(MemoryFault::ReadOnly);
             }
-            let slice = usize::try_from(within).ok().zip(usize::try_from(len).ok());
-            let slice = slice.and_then(|(within, len)| memory.get_slice(within, len).ok());
-            pieces.push(Piece { slice: slice.ok_or(MemoryFault::Unmapped)?, sealed });
+            pieces.push(memory.piece(within, len).ok_or(MemoryFault::Unmapped)?);
             address = address.saturating_add(len);
             left = left.saturating_sub(len);
         }
@@ -368,41 +392,6 @@ impl GuestMemory {
 
 fn range_end(at: u64, range: &Range) -> u64 {
     at.saturating_add(range.len)
-}
-
-/// Whether every page of the file will be there: it can't become shorter any more, and does not come from a pool of huge pages, which
-/// may be empty.
-fn is_sealed(file: &File) -> bool {
-    if rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type == libc::HUGETLBFS_MAGIC) {
-        return false;
-    }
-    // SAFETY: F_GET_SEALS takes no argument and touches no memory of ours.
-    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-    seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
-}
-
-/// Makes the pages present, so that the copy that follows finds them.
-fn fault_in(slice: &VolatileSlice<'_>, write: bool) -> Result<(), MemoryFault> {
-    let guard = slice.ptr_guard_mut();
-    let begin = guard.as_ptr();
-    // SAFETY: sysconf only looks a number up.
-    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
-    let into_page = begin.addr() & page.wrapping_sub(1);
-    let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-    let len = slice.len().saturating_add(into_page);
-    loop {
-        // SAFETY: the pages lie in a mapping that `slice` borrows, which begins at a page; populating changes no contents.
-        let result = unsafe { libc::madvise(begin.wrapping_byte_sub(into_page).cast(), len, advice) };
-        if result == 0 {
-            return Ok(());
-        }
-        match io::Error::last_os_error().raw_os_error() {
-            Some(libc::EINTR | libc::EAGAIN) => {}
-            // A kernel before 5.14 can't tell.
-            Some(libc::EINVAL) => return Ok(()),
-            _ => return Err(MemoryFault::Unmapped),
-        }
-    }
 }
 
 #[cfg(test)]

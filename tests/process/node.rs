@@ -62,18 +62,27 @@ impl Place {
     }
 
     pub fn socket(&self, node: u8) -> PathBuf {
-        self.directory.path().join(format!("{node}.sock"))
+        self.file(&format!("{node}.sock"))
+    }
+
+    /// The path of a file in the directory.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
     }
 
     /// Starts `node` with these `peers`, which it dials, and waits until it is there.
     pub fn start(&self, node: u8, peers: &[u8], options: &[&str]) -> Node {
+        let socket = self.socket(node).display().to_string();
+        self.start_without_guest(node, peers, &[&["--socket-path", &socket], options].concat())
+    }
+
+    /// As [`Place::start`], with no socket for a guest.
+    pub fn start_without_guest(&self, node: u8, peers: &[u8], options: &[&str]) -> Node {
         let mut arguments = vec![
             "--node-id".to_owned(),
             node.to_string(),
             "--listen".to_owned(),
             self.address(node).to_string(),
-            "--socket-path".to_owned(),
-            self.socket(node).display().to_string(),
         ];
         for &peer in peers {
             arguments.extend(["--peer".to_owned(), format!("{peer}={}", self.address(peer))]);

@@ -232,8 +232,8 @@ impl Schedule {
             _ => ((1..=NODES).map(NodeId).filter(|&node| node != from).collect(), 0..WINDOW / 4096),
         };
         let (first, last) = (u64::from(nodes[0].0), u64::from(nodes[nodes.len() - 1].0));
-        self.world.set_wide_register(from, 0x108, first << 48 | blocks.start * 4096);
-        self.world.set_wide_register(from, 0x110, last << 48 | blocks.end * 4096);
+        self.world.set_wide_register(from, 0x108, (first << 48) | (blocks.start * 4096));
+        self.world.set_wide_register(from, 0x110, (last << 48) | (blocks.end * 4096));
         let word = self.wait(from, Region::Registers, 0x118, 4);
         if let [node] = nodes[..] {
             self.oracle.asked(&self.world, from, node, blocks, word[0]);
@@ -410,7 +410,7 @@ impl Schedule {
             let offset = u64::from(from.0) * 0x4000;
             for block in 0..4 {
                 let word = self.world.check(from, to, offset + block * 4096);
-                let address = u64::from(to.0) << 48 | offset + block * 4096;
+                let address = (u64::from(to.0) << 48) | (offset + block * 4096);
                 let was_told = told.remove(&(from, address));
                 assert_eq!(was_told, word != 0, "{from} is told of failed blocks: {address:#x}");
                 self.oracle.checked(&self.world, from, to, offset / 4096 + block, word as u8);

@@ -5,8 +5,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use assured_rdma::adaptor::address::{Geometry, Location, NodeId, NodeSet, Place};
-use assured_rdma::adaptor::memory::{MemoryFault, MemoryOperation, Segment};
+use assured_rdma::adaptor::address::{Geometry, Location, NodeId, NodeSet, Place, Space};
+use assured_rdma::adaptor::inventory::Name;
+use assured_rdma::adaptor::master::{HostedWindow, Rights};
+use assured_rdma::adaptor::memory::{DeviceId, Home, MemoryFault, MemoryOperation, Segment};
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::random::Random;
 use assured_rdma::adaptor::transaction::{Finished, Request, RequestKind, TransactionId};
@@ -40,6 +42,8 @@ pub struct Node {
     pub adaptor: Adaptor,
     pub paths: Paths,
     memory: Vec<u8>,
+    /// What is in each device that the node hosts.
+    devices: Vec<Vec<u8>>,
     pub paused_until: Instant,
     next_tag: u64,
     cookie: u32,
@@ -138,6 +142,7 @@ impl World {
             adaptor: Adaptor::new(settings),
             paths: Paths::new(id),
             memory: vec![0; MEMORY],
+            devices: Vec::new(),
             paused_until: Instant::ZERO,
             next_tag: self.nodes.get(&place).map_or(1, |n| n.next_tag),
             cookie: 0,
@@ -180,6 +185,21 @@ impl World {
 
     pub fn memory(&mut self, id: NodeId) -> &mut [u8] {
         &mut self.nodes.get_mut(&id).unwrap().memory
+    }
+
+    /// A node hosts one more device, in the first gap of the space, with these rights for all nodes.
+    pub fn host(&mut self, at: NodeId, space: Space, len: u64, rights: Rights) -> Location {
+        let node = self.nodes.get_mut(&at).unwrap();
+        let device = DeviceId(node.devices.len() as u16);
+        node.devices.push(vec![0; len as usize]);
+        let (nodes, name) = (NodeSet::ALL, Name::new("device").unwrap());
+        let window = HostedWindow { device, space, offset: None, len, rights, nodes, name };
+        node.adaptor.host(&window).unwrap()
+    }
+
+    /// What is in a node's first hosted device.
+    pub fn device(&mut self, at: NodeId) -> &mut [u8] {
+        &mut self.nodes.get_mut(&at).unwrap().devices[0]
     }
 
     pub fn is_up(&mut self, at: NodeId, peer: NodeId) -> bool {
@@ -418,15 +438,20 @@ impl World {
         let now = self.now;
         let node = self.nodes.get_mut(&id).unwrap();
         while let Some(operation) = node.adaptor.poll_memory(now) {
+            let home = operation.home();
+            let memory = match home {
+                Home::Hosted(device) => &mut node.devices[usize::from(device.0)],
+                Home::Guest | Home::Bus => &mut node.memory,
+            };
             let (id_of, result) = match operation {
-                MemoryOperation::Read { id, segments, .. } => (id, collect(&node.memory, &segments)),
+                MemoryOperation::Read { id, segments, .. } => (id, collect(memory, &segments)),
                 MemoryOperation::Write { id: operation, segments, data, .. } => {
-                    for segment in &segments {
+                    for segment in segments.iter().filter(|_| home == Home::Guest) {
                         if let Some(offset) = segment.address.checked_sub(EXPORTED) {
                             self.executions.push(Execution { node: id, offset, data: data.clone() });
                         }
                     }
-                    (operation, spread(&mut node.memory, &segments, &data))
+                    (operation, spread(memory, &segments, &data))
                 }
             };
             node.adaptor.handle_memory_done(now, id_of, result);

@@ -3,7 +3,7 @@
 use crate::abi::{self, ADDRESS_IO, ADDRESS_NODE_SHIFT};
 use crate::adaptor::{Adaptor, ask};
 use crate::error::{CallKind, Error};
-use crate::place::{Nodes, Place};
+use crate::place::{Nodes, Place, Space};
 use crate::status::Status;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -15,8 +15,6 @@ pub use crate::abi::Spaces;
 pub struct FailedBlock {
     /// Where it begins.
     pub place: Place,
-    /// Whether it is in the node's I/O space, and not in its memory.
-    pub is_io: bool,
     /// What a check of it would answer.
     pub status: Status,
 }
@@ -25,25 +23,26 @@ impl FailedBlock {
     fn new(failed: &abi::Failed) -> Self {
         let offset = failed.address & (1_u64 << ADDRESS_NODE_SHIFT).wrapping_sub(1);
         let node = failed.address.to_le_bytes()[6];
-        Self {
-            place: Place { node, offset },
-            is_io: failed.address & ADDRESS_IO != 0,
-            status: Status::from_bits(failed.status),
-        }
+        let space = if failed.address & ADDRESS_IO == 0 { Space::Memory } else { Space::Io };
+        Self { place: Place { node, space, offset }, status: Status::from_bits(failed.status) }
     }
 }
 
 fn address(place: Place) -> u64 {
-    u64::from(place.node) << ADDRESS_NODE_SHIFT | place.offset
+    let space = match place.space {
+        Space::Memory => 0,
+        Space::Io => ADDRESS_IO,
+    };
+    space | u64::from(place.node) << ADDRESS_NODE_SHIFT | place.offset
 }
 
 impl Adaptor {
-    /// Whether any access of this guest to memory from `first` up to, and including, the byte at `last` failed since the
+    /// Whether any access of this guest from `first` up to, and including, the byte at `last` failed since the
     /// last check of its block. It waits until that is known, and clears nothing; it takes no longer for a long range.
-    /// The places may be in different nodes.
+    /// The places may be in different nodes, but not in different spaces.
     ///
     /// # Errors
-    /// [`Error::Call`] where `last` is before `first`, or neither is in a window of any node.
+    /// [`Error::Call`] where `last` is before `first` or in the other space, or neither is in a window of any node.
     pub fn check_range(&self, first: Place, last: Place) -> Result<Status, Error> {
         let mut range = abi::Range { first: address(first), last: address(last), ..abi::Range::default() };
         ask(self.as_fd(), &mut range).map_err(|source| {
@@ -113,9 +112,10 @@ mod tests {
     fn a_failed_block_is_taken_apart() {
         let failed = abi::Failed { address: ADDRESS_IO | 7 << 48 | 0x3000, status: 0x82, reserved: 0 };
         let block = FailedBlock::new(&failed);
-        assert_eq!((block.place, block.is_io), (Place { node: 7, offset: 0x3000 }, true));
+        assert_eq!(block.place, Place::io(7, 0x3000));
         assert_eq!(block.status.write(), Code::NoWindow);
-        let block = FailedBlock::new(&abi::Failed { address: 255 << 48 | ((1 << 48) - 4096), ..failed });
-        assert_eq!((block.place, block.is_io), (Place { node: 255, offset: (1 << 48) - 4096 }, false));
+        let last = Place::memory(255, (1 << 48) - 4096);
+        assert_eq!(FailedBlock::new(&abi::Failed { address: address(last), ..failed }).place, last);
+        assert_eq!(address(Place::io(7, 0x3000)), failed.address);
     }
 }

@@ -6,6 +6,8 @@
 //! Invariant: a base is what was written last, or 0 where nothing was, or where the last write was a probe for the size.
 
 use super::region::Region;
+use crate::adaptor::address::Geometry;
+use crate::adaptor::memory::Segment;
 
 /// Offset of the first base address register in configuration space.
 const FIRST: u64 = 0x10;
@@ -48,6 +50,16 @@ impl Bars {
         (u64::from(high) << 32 | u64::from(low)) & !size.saturating_sub(1)
     }
 
+    /// Whether a segment of the bus touches a region of this function, as far as it is known where that is.
+    pub fn overlap(&self, geometry: Geometry, segment: &Segment) -> bool {
+        let end = u128::from(segment.address).saturating_add(segment.len as u128);
+        [Region::Registers, Region::Io, Region::Access, Region::Assurance].into_iter().any(|region| {
+            let size = region.size(geometry);
+            let begin = u128::from(self.base(region, size));
+            begin != 0 && begin < end && u128::from(segment.address) < begin.saturating_add(size.into())
+        })
+    }
+
     fn register(&self, index: usize) -> u32 {
         let bytes = self.written.as_chunks().0.get(index).copied().unwrap_or_default();
         u32::from_le_bytes(bytes)
@@ -55,6 +67,7 @@ impl Bars {
 }
 
 #[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
 mod tests {
     use super::*;
 
@@ -110,5 +123,31 @@ mod tests {
         bars.write(0, &[0xff; 0x10]);
         assert_eq!(bars.base(Region::Registers, 1), 0xfe66_0403);
         assert_eq!(bars.base(Region::Assurance, 1), 0);
+    }
+
+    #[test]
+    fn what_touches_a_region_is_told_from_its_neighbours() {
+        let geometry = Geometry::new(16, 256 << 20).unwrap();
+        let mut bars = Bars::default();
+        let touched =
+            |bars: &Bars, address: u64, len: usize| bars.overlap(geometry, &Segment { address, len });
+        assert!(!touched(&bars, 0, 1 << 16), "nothing is placed yet");
+        write(&mut bars, 0x10, 0xfebf_0000);
+        write(&mut bars, 0x14, 0xfe00_0000);
+        write(&mut bars, 0x18, 0xc);
+        write(&mut bars, 0x1c, 0x23);
+        write(&mut bars, 0x20, 0xc);
+        write(&mut bars, 0x24, 0x30);
+        for (begin, size) in [
+            (0xfebf_0000, 64 << 10),
+            (0xfe00_0000, 4 << 20),
+            (0x23_0000_0000, (16 * 256_u64) << 20),
+            (0x30_0000_0000, (32 * 256_u64) << 20),
+        ] {
+            assert!([begin, begin + size - 1].iter().all(|&at| touched(&bars, at, 1)), "{begin:#x}");
+            assert!(touched(&bars, begin - 4, 5) && !touched(&bars, begin - 4, 4));
+            assert!(!touched(&bars, begin + size, 4));
+        }
+        assert!(!touched(&bars, u64::MAX, 1));
     }
 }

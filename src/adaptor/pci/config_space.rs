@@ -7,6 +7,8 @@
 
 use super::bars::Bars;
 use super::region::Region;
+use crate::adaptor::address::Geometry;
+use crate::adaptor::memory::Segment;
 
 /// The size of configuration space in bytes (PCI Express).
 pub const CONFIG_SIZE: usize = 4096;
@@ -116,6 +118,11 @@ impl ConfigSpace {
     /// The bus address at which a region of `size` bytes begins; 0 where it is not known.
     pub fn base(&self, region: Region, size: u64) -> u64 {
         self.bars.base(region, size)
+    }
+
+    /// Whether a segment of the bus touches a region of this function, as far as it is known where that is.
+    pub fn is_own(&self, geometry: Geometry, segment: &Segment) -> bool {
+        self.bars.overlap(geometry, segment)
     }
 
     /// Fills `out` with the bytes from `offset` on; bytes beyond configuration space are all-ones.

@@ -12,6 +12,6 @@ pub mod registers;
 
 pub use bars::Bars;
 pub use config_space::{ConfigAction, ConfigSpace};
-pub use msix::Msix;
+pub use msix::{Msix, VECTORS};
 pub use region::{Meaning, Region};
 pub use registers::{NodeEntry, Register, RegisterWrite};

@@ -44,7 +44,7 @@ impl Blocks {
         let last = end.checked_sub(1).filter(|&last| start <= last)?;
         let window = geometry.window_size();
         let nodes = u64::from(geometry.nodes());
-        let parts = |address: u64| (address >> OFFSET_BITS, address & (1 << OFFSET_BITS) - 1);
+        let parts = |address: u64| (address >> OFFSET_BITS, address & ((1 << OFFSET_BITS) - 1));
         let (node, offset) = parts(start);
         let first = if offset < window { (node, offset) } else { (node.saturating_add(1), 0) };
         let (node, offset) = parts(last);

@@ -1,29 +1,12 @@
-//! `ardma check`, `failed` and `read-ahead`: what became of accesses, and what loads may bring.
+//! `ardma failed` and `read-ahead`: the blocks that have errors, and what loads may bring.
 //!
-//! Blocks are told a line each: what was asked, where, how many bytes, the status word in hex, and its meaning, such as
-//! `check 2:0x1000 4096 0x00000000 ok`.
+//! Blocks are told a line each: where, how many bytes, the status word in hex, and its meaning, such as
+//! `failed 2:0x1000 4096 0x00000082 ...`.
 
-use super::{Failure, parse_place};
-use ardma::{Adaptor, FailedBlock, Nodes, Place, parse_size};
+use super::Failure;
+use ardma::{Adaptor, FailedBlock, Nodes};
 use std::io::Write;
 use std::time::{Duration, Instant};
-
-/// Arguments of `ardma check`.
-#[derive(Debug, clap::Args)]
-pub struct CheckArguments {
-    /// Where.
-    #[arg(value_name = "NODE:OFFSET", value_parser = parse_place)]
-    place: Place,
-    /// How many bytes: each of their blocks is checked.
-    #[arg(value_name = "LENGTH", value_parser = parse_size, default_value = "1")]
-    length: u64,
-    /// Leave the errors where they are.
-    #[arg(long)]
-    peek: bool,
-    /// Ask once about all of it, and leave the errors where they are: the answer is the first error of each direction.
-    #[arg(long, conflicts_with = "peek")]
-    range: bool,
-}
 
 /// Arguments of `ardma failed`.
 #[derive(Debug, clap::Args)]
@@ -43,25 +26,6 @@ pub struct ReadAheadArguments {
     /// How old what was fetched may be, in microseconds.
     #[arg(long, value_name = "MICROSECONDS", requires = "nodes")]
     time: Option<u32>,
-}
-
-/// Checks, or peeks, or asks about all of it at once.
-pub fn check(adaptor: &Adaptor, arguments: &CheckArguments, out: &mut dyn Write) -> Result<(), Failure> {
-    let CheckArguments { place, length, peek, range } = *arguments;
-    let window = adaptor.map(place, length)?;
-    if range {
-        let status = adaptor.check_range(place, place.plus(length.saturating_sub(1)))?;
-        writeln!(out, "range {place} {length} {status}")?;
-        return if status.is_ok() { Ok(()) } else { Err(Failure::Told) };
-    }
-    let mut all_ok = true;
-    for part in window.blocks(0, length) {
-        let (what, status) =
-            if peek { ("peek", window.peek(part.offset)?) } else { ("check", window.check(part.offset)?) };
-        writeln!(out, "{what} {} {} {status}", place.plus(part.offset), part.length)?;
-        all_ok &= status.is_ok();
-    }
-    if all_ok { Ok(()) } else { Err(Failure::Told) }
 }
 
 /// Shows the blocks that have errors; fails where there are some.
@@ -90,8 +54,7 @@ pub fn failed(adaptor: &Adaptor, arguments: &FailedArguments, out: &mut dyn Writ
 }
 
 fn line(block: &FailedBlock, size: u64) -> String {
-    let what = if block.is_io { "failed-io" } else { "failed" };
-    format!("{what} {} {size} {}", block.place, block.status)
+    format!("failed {} {size} {}", block.place, block.status)
 }
 
 /// Chooses the nodes, or shows them.
@@ -116,15 +79,12 @@ pub fn read_ahead(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ardma::Status;
+    use ardma::{Place, Status};
 
     #[test]
     fn failed_blocks_are_a_line_each() {
-        let place = Place { node: 2, offset: 0x3000 };
-        let mut block = FailedBlock { place, is_io: false, status: Status::from_bits(0x82) };
+        let block = FailedBlock { place: Place::memory(2, 0x3000), status: Status::from_bits(0x82) };
         let text = line(&block, 4096);
         assert!(text.starts_with("failed 2:0x3000 4096 0x00000082 "), "{text}");
-        block.is_io = true;
-        assert!(line(&block, 4096).starts_with("failed-io 2:0x3000 "));
     }
 }

@@ -35,7 +35,7 @@ const fn case(name: &'static str, contract: &'static str, run: fn(&Context) -> V
 fn unexported(context: &Context) -> Result<RemoteWindow, Problem> {
     let node = context.peer()?;
     let offset = context.adaptor.fixed().window_size.saturating_sub(SCRATCH);
-    let window = context.adaptor.map(Place { node, offset }, SCRATCH)?;
+    let window = context.adaptor.map(Place::memory(node, offset), SCRATCH)?;
     clear(&window)?;
     Ok(window)
 }
@@ -121,7 +121,7 @@ fn range(context: &Context) -> Verdict {
     status_is("up to it", ask(0, 0x5000)?, Code::NoWindow, Code::Ok)?;
     equal("before it", ask(0, 0x4fff)?, Status::OK)?;
     status_is("behind it", ask(0x6000, 0xffff)?, Code::Ok, Code::NoWindow)?;
-    let node = Place { node: first.node, offset: 0 };
+    let node = Place::memory(first.node, 0);
     holds(!context.adaptor.check_range(node, last)?.is_ok(), || "the whole node: ok".to_owned())?;
     clear(&window)?;
     equal("after the checks", context.adaptor.check_range(first, last)?, Status::OK)
@@ -158,8 +158,11 @@ fn told(adaptor: &Adaptor, window: &RemoteWindow) -> Result<Vec<u64>, Problem> {
     let mut told = Vec::new();
     while let Some(block) = adaptor.next_failed()? {
         holds(!block.status.is_ok(), || format!("{} is told of without an error", block.place))?;
-        let inside = block.place.offset.checked_sub(window.place().offset).filter(|_| !block.is_io);
-        told.extend(inside.filter(|_| block.place.node == window.place().node).map(|offset| offset >> 12));
+        let (place, own) = (block.place, window.place());
+        let inside = place.offset.checked_sub(own.offset);
+        told.extend(
+            inside.filter(|_| (place.node, place.space) == (own.node, own.space)).map(|offset| offset >> 12),
+        );
     }
     Ok(told)
 }

@@ -252,7 +252,7 @@ impl Run {
 
     fn range(&mut self, first: u64, count: u64) {
         self.order += 1;
-        let address = |block: u64| (block / 16) << 48 | (block % 16) * 4096;
+        let address = |block: u64| ((block / 16) << 48) | ((block % 16) * 4096);
         let blocks: Vec<u64> = (first..(first + count).min(64)).collect();
         let tag = self.rig.range(address(first), address(first + count));
         self.model.checks.insert(self.order, Asked { tag, blocks, len: 4, look: Look::Peek });

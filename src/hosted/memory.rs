@@ -1,0 +1,119 @@
+//! Memory: of this process, or a file that is mapped shared, a *data vault*.
+//!
+//! What was written is in the page cache: everybody who reads or maps the file sees it, and it outlives this process however that
+//! ends. The system writes it to the disk by itself, some time later; a device that is dropped, as when the process is told
+//! to stop, waits for that. Waiting for it at each write would hold up the event loop for as long as the disk takes.
+
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use vm_memory::FileOffset;
+
+use super::{HostedDevice, Problem};
+use crate::adaptor::memory::MemoryFault;
+use crate::mapped::{Mapping, Piece};
+
+/// See the module.
+pub(super) struct Memory {
+    mapping: Mapping,
+    /// The file, where there is one that may be written.
+    vault: Option<(PathBuf, Arc<File>)>,
+}
+
+/// A file that this process made, or filled, for a device.
+pub(super) enum MadeFile {
+    /// There was none at this path.
+    New(PathBuf),
+    /// It was empty.
+    Empty(Arc<File>),
+}
+
+impl MadeFile {
+    /// Makes it as it was. Nothing can be done where that fails.
+    pub(super) fn undo(self) {
+        let _ = match self {
+            Self::New(path) => std::fs::remove_file(path),
+            Self::Empty(file) => file.set_len(0),
+        };
+    }
+}
+
+impl Memory {
+    /// `size` bytes, all 0, that end with this process.
+    pub(super) fn anonymous(size: u64) -> Result<Self, Problem> {
+        let no_memory = |error| Problem::NoMemory { size, error };
+        let len = usize::try_from(size).map_err(|_| no_memory(ErrorKind::OutOfMemory.into()))?;
+        Ok(Self { mapping: Mapping::anonymous(len).map_err(no_memory)?, vault: None })
+    }
+
+    /// The `size` bytes of the file at `path`. If it may be written, one that is not there, or is empty, is made, of zeros
+    /// that take no room yet, and goes to `made`.
+    pub(super) fn of_file(
+        path: &Path,
+        size: u64,
+        writable: bool,
+        made: &mut Vec<MadeFile>,
+    ) -> Result<Self, Problem> {
+        let failed = |error| Problem::File { path: path.to_owned(), error };
+        let mut options = OpenOptions::new();
+        options.read(true).write(writable);
+        let file = match options.open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound && !writable => {
+                return Err(Problem::Nothing { path: path.to_owned() });
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let file = options.create_new(true).mode(0o600).open(path).map_err(failed)?;
+                made.push(MadeFile::New(path.to_owned()));
+                file
+            }
+            other => other.map_err(failed)?,
+        };
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.is_file() {
+            return Err(Problem::NotAFile { path: path.to_owned() });
+        }
+        let file = Arc::new(file);
+        match metadata.len() {
+            found if found == size => {}
+            0 if writable => {
+                made.push(MadeFile::Empty(Arc::clone(&file)));
+                file.set_len(size).map_err(failed)?;
+            }
+            found => return Err(Problem::OtherSize { path: path.to_owned(), found, wanted: size }),
+        }
+        let len = usize::try_from(size).map_err(|_| failed(ErrorKind::FileTooLarge.into()))?;
+        let place = FileOffset::from_arc(Arc::clone(&file), 0);
+        let mapping = Mapping::of_file(place, len, writable).map_err(failed)?;
+        let vault = writable.then(|| (path.to_owned(), file));
+        Ok(Self { mapping, vault })
+    }
+
+    fn piece(&self, offset: u64, len: usize, write: bool) -> Result<Piece<'_>, MemoryFault> {
+        let piece = self.mapping.piece(offset, len as u64).ok_or(MemoryFault::Refused)?;
+        piece.prepare(write)?;
+        Ok(piece)
+    }
+}
+
+impl HostedDevice for Memory {
+    fn read(&mut self, offset: u64, data: &mut [u8]) -> Result<(), MemoryFault> {
+        self.piece(offset, data.len(), false)?.load(data)
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
+        self.piece(offset, data.len(), true)?.store(data)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some((path, file)) = &self.vault
+            && let Err(error) = file.sync_data()
+        {
+            log::error!("{}: what was written may not be on the disk: {error}", path.display());
+        }
+    }
+}
