@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use super::Timing;
 use super::initiator::Initiator;
+use super::limits::Window;
 use super::packet::Body;
 use super::responder::Responder;
 use crate::adaptor::Instant;
@@ -18,10 +19,10 @@ pub(super) struct Flows {
 
 impl Flows {
     /// The channel's flows at their beginning; `lease` is that of the other node's requests.
-    pub(super) fn new(channel: Channel, timing: Timing, lease: Duration) -> Self {
+    pub(super) fn new(channel: Channel, timing: Timing, window: Window, lease: Duration) -> Self {
         Self {
-            initiator: Initiator::new(channel, timing.time_to_try(), timing.lease),
-            responder: Responder::new(lease),
+            initiator: Initiator::new(channel, timing.time_to_try(), timing.lease, window),
+            responder: Responder::new(lease, window),
         }
     }
 

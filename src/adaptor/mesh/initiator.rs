@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::limits::{PROBE_AFTER, WINDOW_BYTES, WINDOW_REQUESTS};
+use super::limits::{PROBE_AFTER, Window};
 use super::packet::{Body, Progress, Stamp};
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::Instant;
@@ -31,6 +31,7 @@ pub(super) struct Initiator {
     channel: Channel,
     time_to_try: Duration,
     lease: Duration,
+    window: Window,
     epoch: Epoch,
     first: Sequence,
     outstanding: VecDeque<Request>,
@@ -54,11 +55,12 @@ pub(super) struct Initiator {
 }
 
 impl Initiator {
-    pub(super) fn new(channel: Channel, time_to_try: Duration, lease: Duration) -> Self {
+    pub(super) fn new(channel: Channel, time_to_try: Duration, lease: Duration, window: Window) -> Self {
         Self {
             channel,
             time_to_try,
             lease,
+            window,
             epoch: Epoch(0),
             first: Sequence(0),
             outstanding: VecDeque::new(),
@@ -106,10 +108,10 @@ impl Initiator {
     }
 
     fn admit(&mut self) {
-        while self.outstanding.len() < WINDOW_REQUESTS {
+        while self.outstanding.len() < self.window.requests {
             let Some(request) = self.waiting.front() else { break };
             let bytes = self.bytes.saturating_add(request.kind.len());
-            if bytes > WINDOW_BYTES {
+            if bytes > self.window.bytes {
                 break;
             }
             self.bytes = bytes;
