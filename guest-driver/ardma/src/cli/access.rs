@@ -28,6 +28,9 @@ pub struct WriteArguments {
     /// Text instead of values.
     #[arg(long, value_name = "TEXT", conflicts_with = "values")]
     text: Option<String>,
+    /// Leave the check to a later command.
+    #[arg(long)]
+    no_check: bool,
 }
 
 /// Arguments of `ardma read`.
@@ -42,6 +45,9 @@ pub struct ReadArguments {
     /// Bytes of each load; in the I/O space it has to be given. The widest aligned loads are used where it is not given.
     #[arg(long, value_parser = ["1", "2", "4", "8"])]
     size: Option<String>,
+    /// Leave the check to a later command. All-ones may be data, or a failure.
+    #[arg(long)]
+    no_check: bool,
 }
 
 /// Arguments of `ardma check`.
@@ -89,6 +95,9 @@ pub fn write(adaptor: &Adaptor, arguments: &WriteArguments, out: &mut dyn Write)
         Some(4) => stores::<u32>(&window, &bytes)?,
         Some(_) => stores::<u64>(&window, &bytes)?,
     }
+    if arguments.no_check {
+        return Ok(());
+    }
     report(adaptor, resets, &window, What::Access(Direction::Write), out)
 }
 
@@ -112,6 +121,9 @@ pub fn read(adaptor: &Adaptor, arguments: &ReadArguments, out: &mut dyn Write) -
         Some(_) => loads::<u64>(&window, &mut bytes)?,
     }
     hexdump(arguments.place.offset, &bytes, out)?;
+    if arguments.no_check {
+        return Ok(());
+    }
     report(adaptor, resets, &window, What::Access(Direction::Read), out)
 }
 
