@@ -12,8 +12,8 @@
  *   is not gone. Except by what makes it gone, and by the interrupt handler.
  *
  * Locks, outermost first: a listener's read_lock, PCI's lock against the removal of functions, the
- * PCI device's lock (probe, remove, reset), mmap_lock, gate, command_lock, message_lock, files_lock,
- * event_lock. Nothing touches user memory under the gate, because page
+ * PCI device's lock (probe, remove, reset), mmap_lock, gate, command_lock, message_lock,
+ * assurance_lock, files_lock, event_lock. Nothing touches user memory under the gate, because page
  * faults take it.
  */
 #ifndef ARDMA_DRIVER_H
@@ -33,11 +33,14 @@
 #include <linux/spinlock.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
+#include <linux/xarray.h>
 
 #include <assured_rdma.h>
 #include "assured_rdma_regs.h"
 
 #define ARDMA_NAME	"assured_rdma"
+
+#define ARDMA_FAILED_HASH_BITS	8
 
 struct ardma_descriptor;
 struct ardma_listener;
@@ -90,6 +93,13 @@ struct ardma_adaptor {
 	struct work_struct message_work;
 	struct ardma_listener *listeners[ARDMA_DOORBELLS];
 
+	/* The registers that ask about ranges, and the failed blocks that the adaptor told of. */
+	struct mutex assurance_lock;
+	struct xarray failed;			/* by sequence number */
+	struct hlist_head failed_blocks[1 << ARDMA_FAILED_HASH_BITS];
+	unsigned int failed_count;
+	unsigned long failed_last;		/* the last sequence number */
+
 	/* The open files, whose mappings are taken away together. */
 	struct mutex files_lock;
 	struct list_head files;
@@ -106,6 +116,7 @@ struct ardma_file {
 	struct list_head entry;			/* in adaptor->files */
 	struct address_space *mapping;
 	u64 events_seen[ARDMA_EVENT_BITS];	/* under event_lock */
+	unsigned long failed_seen;		/* under assurance_lock */
 };
 
 /* User memory, pinned, and where the adaptor finds it. */
@@ -237,6 +248,13 @@ unsigned int ardma_grants_withdraw(struct ardma_adaptor *adaptor);
 void ardma_grants_lost(struct ardma_adaptor *adaptor);
 void ardma_grants_function_gone(struct ardma_adaptor *adaptor, struct pci_dev *function);
 void ardma_grants_forget(struct ardma_adaptor *adaptor);
+
+/* assurance.c: ranges, failed blocks, reading ahead, where the spaces lie. */
+int ardma_range(struct ardma_adaptor *adaptor, struct ardma_range *range);
+int ardma_failed(struct ardma_file *file, struct ardma_failed *argument);
+void ardma_failed_forget(struct ardma_adaptor *adaptor);
+int ardma_spaces(struct ardma_adaptor *adaptor, struct ardma_spaces *spaces);
+int ardma_read_ahead(struct ardma_adaptor *adaptor, struct ardma_read_ahead *argument);
 
 /* messages.c: messages of other nodes. */
 int ardma_listen(struct ardma_file *file, const struct ardma_listen *argument);

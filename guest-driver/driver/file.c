@@ -70,7 +70,7 @@ static __poll_t ardma_poll(struct file *filp, struct poll_table_struct *table)
 	events = ardma_pending_events(file, false);
 	if (events)
 		mask |= EPOLLIN | EPOLLRDNORM;
-	if (events & (ARDMA_EVENT_ERROR | ARDMA_EVENT_RESET))
+	if (events & (ARDMA_EVENT_ERROR | ARDMA_EVENT_RESET | ARDMA_EVENT_FAILED))
 		mask |= EPOLLPRI;
 	return mask;
 }

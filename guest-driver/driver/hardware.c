@@ -17,7 +17,8 @@
 #define ARDMA_MESSAGES_MAX	(1U << 20)
 
 #define ARDMA_FILE_EVENTS	\
-	(ARDMA_EVENT_LINK | ARDMA_EVENT_ERROR | ARDMA_EVENT_MEMORY | ARDMA_EVENT_DUPLICATE)
+	(ARDMA_EVENT_LINK | ARDMA_EVENT_ERROR | ARDMA_EVENT_MEMORY | ARDMA_EVENT_DUPLICATE | \
+	 ARDMA_EVENT_FAILED)
 
 /* Whether the registers hold anything but the all-ones of a function that does not answer. */
 bool ardma_answers(struct ardma_adaptor *adaptor)
@@ -96,6 +97,19 @@ int ardma_identify(struct ardma_adaptor *adaptor)
 	return ardma_check_spaces(adaptor);
 }
 
+/* The adaptor has begun another life, in which nothing of the last one is left. */
+static void ardma_begin_life(struct ardma_adaptor *adaptor, u64 incarnation)
+{
+	lockdep_assert_held_write(&adaptor->gate);
+	lockdep_assert_held(&adaptor->command_lock);
+
+	adaptor->incarnation = incarnation;
+	adaptor->broken = false;
+	ardma_grants_lost(adaptor);
+	ardma_messages_lost(adaptor);
+	ardma_failed_forget(adaptor);
+}
+
 /*
  * Begins to use the adaptor, at first and after everything that may have reset it: where its
  * incarnation is a new one the windows of the old are gone.
@@ -125,12 +139,8 @@ int ardma_start(struct ardma_adaptor *adaptor)
 		return -EIO;
 
 	mutex_lock(&adaptor->command_lock);
-	if (incarnation != adaptor->incarnation) {
-		adaptor->incarnation = incarnation;
-		adaptor->broken = false;
-		ardma_grants_lost(adaptor);
-		ardma_messages_lost(adaptor);
-	}
+	if (incarnation != adaptor->incarnation)
+		ardma_begin_life(adaptor, incarnation);
 	ardma_write32(adaptor, ARDMA_REG_EVENT_ENABLE, ARDMA_FILE_EVENTS | ARDMA_EVENT_COMMAND);
 	/*
 	 * Where this fails the nodes' memory can still be reached, so it is no reason to give up.
@@ -156,10 +166,7 @@ bool ardma_reset_function(struct ardma_adaptor *adaptor)
 			return false;
 		if (incarnation != adaptor->incarnation) {
 			mutex_lock(&adaptor->command_lock);
-			adaptor->incarnation = incarnation;
-			adaptor->broken = false;
-			ardma_grants_lost(adaptor);
-			ardma_messages_lost(adaptor);
+			ardma_begin_life(adaptor, incarnation);
 			mutex_unlock(&adaptor->command_lock);
 			return true;
 		}

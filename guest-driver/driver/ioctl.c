@@ -17,6 +17,10 @@ union ardma_argument {
 	struct ardma_window window;
 	struct ardma_overflow_ack overflow_ack;
 	struct ardma_events events;
+	struct ardma_range range;
+	struct ardma_failed failed;
+	struct ardma_spaces spaces;
+	struct ardma_read_ahead read_ahead;
 	struct ardma_listen listen;
 };
 
@@ -151,6 +155,26 @@ static int ardma_call_reset(struct ardma_file *file, union ardma_argument *argum
 	return ret == -ENOTTY ? -EOPNOTSUPP : ret;
 }
 
+static int ardma_call_range(struct ardma_file *file, union ardma_argument *argument)
+{
+	return ardma_range(file->adaptor, &argument->range);
+}
+
+static int ardma_call_failed(struct ardma_file *file, union ardma_argument *argument)
+{
+	return ardma_failed(file, &argument->failed);
+}
+
+static int ardma_call_spaces(struct ardma_file *file, union ardma_argument *argument)
+{
+	return ardma_spaces(file->adaptor, &argument->spaces);
+}
+
+static int ardma_call_read_ahead(struct ardma_file *file, union ardma_argument *argument)
+{
+	return ardma_read_ahead(file->adaptor, &argument->read_ahead);
+}
+
 static int ardma_call_listen(struct ardma_file *file, union ardma_argument *argument)
 {
 	return ardma_listen(file, &argument->listen);
@@ -171,6 +195,10 @@ static const struct ardma_call {
 	[_IOC_NR(ARDMA_IOC_RESET)] = { ARDMA_IOC_RESET, ardma_call_reset },
 	[_IOC_NR(ARDMA_IOC_EXPORT_BAR)] = { ARDMA_IOC_EXPORT_BAR, ardma_call_export_bar },
 	[_IOC_NR(ARDMA_IOC_LISTEN)] = { ARDMA_IOC_LISTEN, ardma_call_listen },
+	[_IOC_NR(ARDMA_IOC_RANGE)] = { ARDMA_IOC_RANGE, ardma_call_range },
+	[_IOC_NR(ARDMA_IOC_FAILED)] = { ARDMA_IOC_FAILED, ardma_call_failed },
+	[_IOC_NR(ARDMA_IOC_SPACES)] = { ARDMA_IOC_SPACES, ardma_call_spaces },
+	[_IOC_NR(ARDMA_IOC_READ_AHEAD)] = { ARDMA_IOC_READ_AHEAD, ardma_call_read_ahead },
 };
 
 long ardma_ioctl(struct file *filp, unsigned int number, unsigned long address)
@@ -185,8 +213,8 @@ long ardma_ioctl(struct file *filp, unsigned int number, unsigned long address)
 	if (index >= ARRAY_SIZE(ardma_calls))
 		return -ENOTTY;
 	call = &ardma_calls[array_index_nospec(index, ARRAY_SIZE(ardma_calls))];
-	/* Type, size and direction have to be right as well. */
-	if (call->number != number)
+	/* Type, size and direction have to be right as well; some indices are no call's. */
+	if (!call->run || call->number != number)
 		return -ENOTTY;
 	if ((_IOC_DIR(number) & _IOC_WRITE) && copy_from_user(&argument, user, _IOC_SIZE(number)))
 		return -EFAULT;

@@ -34,6 +34,8 @@ static void ardma_device_release(struct device *dev)
 {
 	struct ardma_adaptor *adaptor = container_of(dev, struct ardma_adaptor, dev);
 
+	ardma_failed_forget(adaptor);
+	xa_destroy(&adaptor->failed);
 	ida_free(&ardma_minors, adaptor->minor);
 	pci_dev_put(adaptor->pdev);
 	kfree(adaptor);
@@ -58,6 +60,8 @@ static struct ardma_adaptor *ardma_adaptor_create(struct pci_dev *pdev)
 	mutex_init(&adaptor->command_lock);
 	init_completion(&adaptor->command_done);
 	INIT_LIST_HEAD(&adaptor->grants);
+	mutex_init(&adaptor->assurance_lock);
+	xa_init(&adaptor->failed);
 	mutex_init(&adaptor->files_lock);
 	INIT_LIST_HEAD(&adaptor->files);
 	spin_lock_init(&adaptor->event_lock);

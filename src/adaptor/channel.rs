@@ -55,8 +55,8 @@ pub(crate) struct PerChannel<T> {
 
 impl<T> PerChannel<T> {
     /// Makes both.
-    pub(crate) fn new(mut make: impl FnMut() -> T) -> Self {
-        Self { small: make(), bulk: make() }
+    pub(crate) fn new(mut make: impl FnMut(Channel) -> T) -> Self {
+        Self { small: make(Channel::Small), bulk: make(Channel::Bulk) }
     }
 
     pub(crate) const fn get(&self, channel: Channel) -> &T {

@@ -4,7 +4,11 @@ use bytes::Bytes;
 
 use super::Instant;
 use super::address::Place;
+use super::channel::Channel;
 use super::status::{Code, Direction};
+
+/// The longest load or store of a bus in bytes.
+pub const LONGEST_ACCESS: u32 = 8;
 
 /// Names a transaction; rises with each that is started, and never repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,6 +46,12 @@ impl RequestKind {
             Self::Write(_) => Direction::Write,
             Self::Read { .. } => Direction::Read,
         }
+    }
+
+    /// Whether it reads ahead: in the channel of the bus's accesses, what reads more than an access can. Nobody has to be told
+    /// how it ends.
+    pub const fn is_read_ahead(&self, channel: Channel) -> bool {
+        matches!((self, channel), (Self::Read { len }, Channel::Small) if *len > LONGEST_ACCESS)
     }
 
     /// The bytes that it moves, either way.

@@ -116,6 +116,9 @@ says() {
     return 1
 }
 
+# knows_its_place NODE [DEVICE]: the adaptor says that its spaces lie where the kernel has found them.
+knows_its_place() { in_guest "$1" 30 "ardma --device ${2:-/dev/ardma0} test --group assurance"; }
+
 # incarnation NODE: what the node itself says, in `found`.
 incarnation() {
     in_guest "$1" 20 "ardma info" || return

@@ -49,6 +49,9 @@ pub const EVENT_RESET: u32 = 1 << 4;
 /// Event: [`STATUS_DUPLICATE_ID`] changed.
 pub const EVENT_DUPLICATE: u32 = 1 << 5;
 
+/// Event: blocks failed; [`Failed`] tells of them.
+pub const EVENT_FAILED: u32 = 1 << 7;
+
 /// `Node::state`: the node is configured in the adaptor.
 pub const NODE_CONFIGURED: u32 = 1 << 0;
 /// `Node::state`: the link to it works.
@@ -317,6 +320,58 @@ arguments! {
         events: u32,
         /// 0.
         reserved: u32,
+    }
+
+    /// Whether any access in a range failed.
+    Range = (READ | WRITE, 0x20) {
+        /// In: address of the first byte, as for mmap.
+        first: u64,
+        /// In: address of the last byte.
+        last: u64,
+        /// Out: a status word.
+        status: u32,
+        /// 0.
+        reserved: u32,
+    }
+
+    /// The next block with errors that this file was not told of.
+    Failed = (READ, 0x21) {
+        /// The block's first byte, as for mmap.
+        address: u64,
+        /// What a check of it would answer.
+        status: u32,
+        /// 0.
+        reserved: u32,
+    }
+
+    /// Where the adaptor's spaces lie on its bus; a base is 0 where the adaptor does not know.
+    Spaces = (READ, 0x22) {
+        /// Base of BAR0.
+        register_base: u64,
+        /// Bytes in it.
+        register_extent: u64,
+        /// Base of the remote I/O space.
+        io_base: u64,
+        /// Bytes in it.
+        io_extent: u64,
+        /// Base of the access space.
+        access_base: u64,
+        /// Bytes in it.
+        access_extent: u64,
+        /// Base of the assurance space.
+        assurance_base: u64,
+        /// Bytes in it.
+        assurance_extent: u64,
+    }
+
+    /// From which nodes the adaptor reads ahead.
+    ReadAhead = (READ | WRITE, 0x23) {
+        /// In and out: bit `n % 64` of word `n / 64`.
+        nodes: [u64; 4],
+        /// In and out: how old what was read may be, in microseconds.
+        time_us: u32,
+        /// In: 1 to change it, 0 to be told.
+        set: u32,
     }
 }
 

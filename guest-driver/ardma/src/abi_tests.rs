@@ -67,16 +67,24 @@ fn c_constants(text: &str) -> BTreeMap<String, u64> {
     constants
 }
 
+/// `ReadAhead` as C has it: `read_ahead`.
+fn snake_case(name: &str) -> String {
+    let mut snake = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !snake.is_empty() {
+            snake.push('_');
+        }
+        snake.push(letter.to_ascii_lowercase());
+    }
+    snake
+}
+
 #[test]
 fn structures_and_call_numbers_are_those_of_the_header() {
     let text = header("include/uapi/assured_rdma.h");
     let layouts = layouts();
     for (name, fields, request, size) in &layouts {
-        let c_name = match *name {
-            "OverflowAck" => "overflow_ack".to_owned(),
-            "ExportBar" => "export_bar".to_owned(),
-            _ => name.to_lowercase(),
-        };
+        let c_name = snake_case(name);
         assert_eq!(fields, &c_fields(&text, &c_name), "struct ardma_{c_name}");
         let define = format!("#define ARDMA_IOC_{}", c_name.to_uppercase());
         let line =
@@ -126,6 +134,10 @@ fn sizes_are_the_same_for_32_bit_and_64_bit_programs() {
         ("Listen", 48),
         ("Mask", 16),
         ("Events", 8),
+        ("Range", 24),
+        ("Failed", 16),
+        ("Spaces", 64),
+        ("ReadAhead", 40),
     ];
     assert_eq!(sizes, expected);
 }
@@ -152,6 +164,7 @@ fn constants_are_those_of_the_header() {
         ("ARDMA_EVENT_MEMORY", EVENT_MEMORY.into()),
         ("ARDMA_EVENT_RESET", EVENT_RESET.into()),
         ("ARDMA_EVENT_DUPLICATE", EVENT_DUPLICATE.into()),
+        ("ARDMA_EVENT_FAILED", EVENT_FAILED.into()),
         ("ARDMA_EVENT_BITS", 8),
         ("ARDMA_NODE_CONFIGURED", NODE_CONFIGURED.into()),
         ("ARDMA_NODE_LINK_UP", NODE_LINK_UP.into()),

@@ -306,18 +306,22 @@ impl AsFd for Adaptor {
 }
 
 /// A call that has no condition: every one but EXPORT.
-fn ask<T: abi::Argument + Question>(device: BorrowedFd<'_>, argument: &mut T) -> io::Result<()> {
+pub(crate) fn ask<T: abi::Argument + Question>(device: BorrowedFd<'_>, argument: &mut T) -> io::Result<()> {
     // SAFETY: only EXPORT has a condition, and it is no `Question`.
     unsafe { abi::call(device, argument) }
 }
 
 /// The calls that do not touch memory beyond their argument.
-trait Question {}
+pub(crate) trait Question {}
 impl Question for Info {}
 impl Question for Node {}
 impl Question for Window {}
 impl Question for abi::OverflowAck {}
 impl Question for abi::Events {}
+impl Question for abi::Range {}
+impl Question for abi::Failed {}
+impl Question for abi::Spaces {}
+impl Question for abi::ReadAhead {}
 
 #[cfg(test)]
 mod tests {

@@ -142,6 +142,10 @@ pub(crate) enum CallKind {
     Window,
     OverflowAck,
     Events,
+    Range,
+    Failed,
+    Spaces,
+    ReadAhead,
     Reset,
     Map,
     Listen,
@@ -149,7 +153,10 @@ pub(crate) enum CallKind {
 
 impl CallKind {
     fn explain(self, errno: Option<i32>) -> &'static str {
-        use CallKind::{Export, ExportBar, Listen, Map, Node, OverflowAck, Reset, Unexport, UnexportBar};
+        use CallKind::{
+            Export, ExportBar, Failed, Listen, Map, Node, OverflowAck, Range, ReadAhead, Reset, Spaces,
+            Unexport, UnexportBar,
+        };
         match (self, errno.unwrap_or(0)) {
             (_, libc::ENODEV) => "the adaptor was removed",
             (_, libc::EIO) => "the adaptor does not answer; a reset may help",
@@ -193,6 +200,12 @@ impl CallKind {
             (Map, libc::ENXIO) => "that is not inside the window of a node of this adaptor",
             (Map, libc::EACCES) => "the assurance space and its peek alias can be read only",
             (Node | OverflowAck, libc::EINVAL) => "node ids go from 0 to 255",
+            (Range, libc::EINVAL) => "the range has to go from a place to one that is not before it",
+            (Range, libc::ENXIO) => "no byte of it is in the window of a node of this adaptor",
+            (Range | Failed | Spaces | ReadAhead, libc::EOPNOTSUPP) => {
+                "the adaptor is older than version 1.1 of the device, which has this"
+            }
+            (ReadAhead, libc::EPERM) => "only root may change what the loads of all programs bring",
             (Reset, libc::EPERM) => "only root may reset the adaptor",
             _ => "the module refused",
         }

@@ -62,6 +62,7 @@
 
 pub mod abi;
 mod adaptor;
+mod assurance;
 mod bar;
 mod error;
 mod export;
@@ -76,6 +77,7 @@ mod transfer;
 mod word;
 
 pub use adaptor::{Adaptor, DEFAULT_DEVICE, Info, Node, Window};
+pub use assurance::{FailedBlock, Spaces};
 pub use bar::{Bar, BarExport, Function};
 pub use error::Error;
 pub use export::{Export, ExportOptions};

@@ -65,6 +65,7 @@
 #define ARDMA_EVENT_MEMORY	(1U << 3)	/* the memory bits of the status changed */
 #define ARDMA_EVENT_RESET	(1U << 4)	/* the adaptor was reset, its windows are lost */
 #define ARDMA_EVENT_DUPLICATE	(1U << 5)	/* the duplicate bit of the status changed */
+#define ARDMA_EVENT_FAILED	(1U << 7)	/* blocks failed: see ARDMA_IOC_FAILED */
 
 #define ARDMA_EVENT_BITS	8
 
@@ -223,8 +224,8 @@ struct ardma_overflow_ack {
 
 /*
  * ARDMA_IOC_EVENTS: events since this file was opened or last asked; it never waits. While there
- * are some poll() gives POLLIN, with POLLPRI where ARDMA_EVENT_ERROR or ARDMA_EVENT_RESET is among
- * them. Once the adaptor is removed poll() gives POLLHUP and POLLERR.
+ * are some poll() gives POLLIN, with POLLPRI where ARDMA_EVENT_ERROR, ARDMA_EVENT_FAILED or
+ * ARDMA_EVENT_RESET is among them. Once the adaptor is removed poll() gives POLLHUP and POLLERR.
  *
  * A reset drops stores that were not sent, and errors that were not checked: a check that returns 0
  * answers for the accesses since the last reset only. ARDMA_EVENT_RESET is there before the first
@@ -234,6 +235,66 @@ struct ardma_overflow_ack {
 struct ardma_events {
 	__u32 events;		/* out: ARDMA_EVENT_* */
 	__u32 reserved;		/* out: 0 */
+};
+
+/*
+ * The next four calls give EOPNOTSUPP where the adaptor is older than its version 1.1.
+ *
+ * ARDMA_IOC_RANGE: whether any access from the byte at first up to and including the one at last
+ * failed, without a check of each block. Both are addresses as for mmap(), with ARDMA_ADDR_IO in
+ * both or in neither; the nodes may differ. Waits, as a check does, for the accesses that were made
+ * before, and clears nothing. ENXIO where no byte of the range is in any node's window.
+ */
+struct ardma_range {
+	__u64 first;		/* in */
+	__u64 last;		/* in */
+	__u32 status;		/* out: a status word: the first error of each direction */
+	__u32 reserved;		/* zero */
+};
+
+/*
+ * ARDMA_IOC_FAILED: the next block with errors that this open file was not told of. ENOENT where
+ * there is none now; ARDMA_EVENT_FAILED says when to ask again. It waits for no block to fail, but
+ * for the accesses under way on those that it looks at.
+ *
+ * Each open file is told of each failed block of the adaptor once, by whichever program the
+ * accesses were made, and again when it fails after a check of it. A file that was just opened is
+ * told of all blocks that have errors. Nobody is told of a block whose errors are checked by then.
+ * Where a node's errors overflowed, blocks are missing: see ARDMA_NODE_OVERFLOWED.
+ */
+struct ardma_failed {
+	__u64 address;		/* out: the block's first byte, as for mmap() */
+	__u32 status;		/* out: what a check of it would answer; it is not cleared */
+	__u32 reserved;		/* out: 0 */
+};
+
+/*
+ * ARDMA_IOC_SPACES: where the adaptor's spaces lie on its bus, as the adaptor itself knows it, and
+ * how many bytes they have. A base is 0 where the adaptor does not know.
+ */
+struct ardma_spaces {
+	__u64 register_base;
+	__u64 register_extent;
+	__u64 io_base;
+	__u64 io_extent;
+	__u64 access_base;
+	__u64 access_extent;
+	__u64 assurance_base;
+	__u64 assurance_extent;
+};
+
+/*
+ * ARDMA_IOC_READ_AHEAD: from which nodes the adaptor reads ahead. Loads from their windows then
+ * bring the rest of the block along for the loads that follow, which may see data that is older by
+ * up to time_us, but not older than the last store to the node or check of it (docs/device.md has
+ * the rule). It concerns the loads of all programs, and is off after a reset.
+ *
+ *   EPERM       to set it without CAP_SYS_ADMIN
+ */
+struct ardma_read_ahead {
+	__u64 nodes[4];		/* in and out: bit n % 64 of word n / 64 */
+	__u32 time_us;		/* in and out */
+	__u32 set;		/* in: 1 to change it, 0 to be told; out: as it was */
 };
 
 /* Bits of ardma_listen.flags. */
@@ -298,5 +359,9 @@ struct ardma_mask {
 #define ARDMA_IOC_EXPORT_BAR	_IOWR(ARDMA_IOC_MAGIC, 0x08, struct ardma_export_bar)
 #define ARDMA_IOC_LISTEN	_IOW(ARDMA_IOC_MAGIC, 0x10, struct ardma_listen)
 #define ARDMA_IOC_MASK		_IOW(ARDMA_IOC_MAGIC, 0x11, struct ardma_mask)
+#define ARDMA_IOC_RANGE		_IOWR(ARDMA_IOC_MAGIC, 0x20, struct ardma_range)
+#define ARDMA_IOC_FAILED	_IOR(ARDMA_IOC_MAGIC, 0x21, struct ardma_failed)
+#define ARDMA_IOC_SPACES	_IOR(ARDMA_IOC_MAGIC, 0x22, struct ardma_spaces)
+#define ARDMA_IOC_READ_AHEAD	_IOWR(ARDMA_IOC_MAGIC, 0x23, struct ardma_read_ahead)
 
 #endif /* _UAPI_ASSURED_RDMA_H */

@@ -23,7 +23,7 @@ pub use window::{
 };
 
 use super::address::{Location, Space};
-use super::channel::{Channel, Origin};
+use super::channel::Origin;
 use super::memory::{Home, MemoryOperation, MemoryResult, OperationId, Segment};
 use super::messages::{self, Messages};
 use super::status::{Code, Direction};
@@ -32,9 +32,6 @@ use access_buffer::AccessBuffer;
 use bytes::Bytes;
 use command::{Mailbox, Step};
 use std::collections::{BTreeMap, VecDeque};
-
-/// The longest load of a bus in bytes.
-const LONGEST_ACCESS: u64 = 8;
 
 /// How a request of another node ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -391,14 +388,8 @@ fn resolve(windows: &Windows, request: &Inbound) -> Result<(Home, Vec<Segment>),
     match windows.resolve(request.origin.node, direction, request.at.offset, len)? {
         // Several accesses, of which a device might do some.
         (Home::Bus, segments) if segments.len() > 1 => Err(Code::BadSize),
-        // No access reads more than 8 bytes. Reading ahead must have no effect, and on a bus any load may have one.
-        (Home::Bus, _)
-            if direction == Direction::Read
-                && request.origin.channel == Channel::Small
-                && len > LONGEST_ACCESS =>
-        {
-            Err(Code::BadSize)
-        }
+        // Reading ahead must have no effect, and on a bus any load may have one.
+        (Home::Bus, _) if request.kind.is_read_ahead(request.origin.channel) => Err(Code::BadSize),
         found => Ok(found),
     }
 }

@@ -8,6 +8,7 @@ use super::limits::Window;
 use super::packet::Body;
 use super::responder::Responder;
 use crate::adaptor::Instant;
+use crate::adaptor::channel::Channel;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -17,10 +18,10 @@ pub(super) struct Flows {
 }
 
 impl Flows {
-    /// Flows at their beginning; `lease` is that of the other node's requests.
-    pub(super) fn new(timing: Timing, window: Window, lease: Duration) -> Self {
+    /// The channel's flows at their beginning; `lease` is that of the other node's requests.
+    pub(super) fn new(channel: Channel, timing: Timing, window: Window, lease: Duration) -> Self {
         Self {
-            initiator: Initiator::new(timing.time_to_try(), timing.lease, window),
+            initiator: Initiator::new(channel, timing.time_to_try(), timing.lease, window),
             responder: Responder::new(lease, window),
         }
     }

@@ -15,6 +15,7 @@ use super::limits::{PROBE_AFTER, Window};
 use super::packet::{Body, Progress, Stamp};
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::Instant;
+use crate::adaptor::channel::Channel;
 use crate::adaptor::status::{Code, Direction};
 use crate::adaptor::transaction::{Finished, Request, RequestKind, TransactionId};
 
@@ -27,6 +28,7 @@ struct Trouble {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Initiator {
+    channel: Channel,
     time_to_try: Duration,
     lease: Duration,
     window: Window,
@@ -53,8 +55,9 @@ pub(super) struct Initiator {
 }
 
 impl Initiator {
-    pub(super) fn new(time_to_try: Duration, lease: Duration, window: Window) -> Self {
+    pub(super) fn new(channel: Channel, time_to_try: Duration, lease: Duration, window: Window) -> Self {
         Self {
+            channel,
             time_to_try,
             lease,
             window,
@@ -229,10 +232,12 @@ impl Initiator {
         }
     }
 
-    /// The time at which the oldest request has to be given up.
+    /// The time at which the oldest request has to be given up. One that reads ahead does not take the others' time away.
     fn expires_at(&self) -> Option<Instant> {
-        let oldest = self.outstanding.front().or_else(|| self.waiting.front())?;
-        Some(oldest.posted.after(self.time_to_try))
+        let mut all = self.outstanding.iter().chain(&self.waiting);
+        let oldest = all.clone().next()?;
+        let access = all.find(|request| !request.kind.is_read_ahead(self.channel));
+        Some(access.unwrap_or(oldest).posted.after(self.time_to_try))
     }
 
     pub(super) fn has_expired(&self, now: Instant) -> bool {

@@ -110,7 +110,7 @@ impl Session {
             unanswered: 0,
             count_from: Instant::ZERO,
             farewell: VecDeque::new(),
-            flows: PerChannel::new(|| Flows::new(timing, window, timing.lease)),
+            flows: PerChannel::new(|channel| Flows::new(channel, timing, window, timing.lease)),
             former: VecDeque::new(),
             turns: Turns::default(),
             inventory: Exchange::default(),
@@ -152,7 +152,7 @@ impl Session {
             }
         }
         self.incarnation = incarnation;
-        self.flows = PerChannel::new(|| Flows::new(self.timing, self.window, self.lease));
+        self.flows = PerChannel::new(|channel| Flows::new(channel, self.timing, self.window, self.lease));
         self.former.clear();
         self.reach = Reach::Down;
         if self.link {
@@ -349,7 +349,7 @@ impl Session {
                 let known =
                     known.and_then(|index| self.former.remove(index)).map(|(_, responders)| responders);
                 let mut responders =
-                    known.unwrap_or_else(|| PerChannel::new(|| Responder::new(self.lease, self.window)));
+                    known.unwrap_or_else(|| PerChannel::new(|_| Responder::new(self.lease, self.window)));
                 for channel in Channel::ALL {
                     let current = &mut self.flows.get_mut(channel).responder;
                     core::mem::swap(responders.get_mut(channel), current);

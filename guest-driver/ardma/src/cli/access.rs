@@ -28,6 +28,9 @@ pub struct WriteArguments {
     /// Text instead of values.
     #[arg(long, value_name = "TEXT", conflicts_with = "values")]
     text: Option<String>,
+    /// Leave the check to a later command.
+    #[arg(long)]
+    no_check: bool,
 }
 
 /// Arguments of `ardma read`.
@@ -42,6 +45,9 @@ pub struct ReadArguments {
     /// Bytes of each load; in the I/O space it has to be given. The widest aligned loads are used where it is not given.
     #[arg(long, value_parser = ["1", "2", "4", "8"])]
     size: Option<String>,
+    /// Leave the check to a later command. All-ones may be data, or a failure.
+    #[arg(long)]
+    no_check: bool,
 }
 
 /// Arguments of `ardma check`.
@@ -56,6 +62,9 @@ pub struct CheckArguments {
     /// Leave the errors where they are, so that the next check tells them again.
     #[arg(long)]
     peek: bool,
+    /// Ask once about all of it, and leave the errors where they are: the answer is the first error of each direction.
+    #[arg(long, conflicts_with = "peek")]
+    range: bool,
 }
 
 /// What the lines begin with, and how the status is asked for.
@@ -86,6 +95,9 @@ pub fn write(adaptor: &Adaptor, arguments: &WriteArguments, out: &mut dyn Write)
         Some(4) => stores::<u32>(&window, &bytes)?,
         Some(_) => stores::<u64>(&window, &bytes)?,
     }
+    if arguments.no_check {
+        return Ok(());
+    }
     report(adaptor, resets, &window, What::Access(Direction::Write), out)
 }
 
@@ -109,12 +121,21 @@ pub fn read(adaptor: &Adaptor, arguments: &ReadArguments, out: &mut dyn Write) -
         Some(_) => loads::<u64>(&window, &mut bytes)?,
     }
     hexdump(arguments.place.offset, &bytes, out)?;
+    if arguments.no_check {
+        return Ok(());
+    }
     report(adaptor, resets, &window, What::Access(Direction::Read), out)
 }
 
 /// Checks only.
 pub fn check(adaptor: &Adaptor, arguments: &CheckArguments, out: &mut dyn Write) -> Result<(), Failure> {
-    let window = adaptor.map(arguments.place, arguments.length)?;
+    let CheckArguments { place, length, .. } = *arguments;
+    let window = adaptor.map(place, length)?;
+    if arguments.range {
+        let status = adaptor.check_range(place, place.plus(length.saturating_sub(1)))?;
+        writeln!(out, "range {place} {length} {status}")?;
+        return if status.is_ok() { Ok(()) } else { Err(Failure::Told) };
+    }
     let what = if arguments.peek { What::Peek } else { What::Check };
     report(adaptor, adaptor.resets()?, &window, what, out)
 }

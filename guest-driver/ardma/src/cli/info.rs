@@ -1,7 +1,7 @@
 //! `ardma info` and `ardma wait`: this node, its peers, its windows.
 
 use super::{Failure, human};
-use ardma::{Adaptor, Info, Node, Nodes, Place, Space, Window, abi, parse_node};
+use ardma::{Adaptor, Info, Node, Nodes, Place, Space, Spaces, Window, abi, parse_node};
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -25,6 +25,11 @@ pub fn run(device: &Path, adaptor: &Adaptor, out: &mut dyn Write) -> Result<(), 
     let info = adaptor.info()?;
     writeln!(out, "device: {}", device.display())?;
     general(&info, out)?;
+    spaces(&adaptor.spaces()?, out)?;
+    let (nodes, time) = adaptor.read_ahead()?;
+    if nodes != Nodes::NONE {
+        writeln!(out, "read-ahead: nodes {nodes}, for {} us", time.as_micros())?;
+    }
     for node in adaptor.nodes()?.iter().filter(|node| !node.is_self()) {
         writeln!(out, "{}", peer(node))?;
     }
@@ -80,12 +85,27 @@ fn general(info: &Info, out: &mut dyn Write) -> Result<(), Failure> {
     writeln!(out, "messages: {} taken in, {} refused", info.messages_received, info.message_overflows)?;
     writeln!(
         out,
-        "events: {} link, {} error, {} memory, {} reset",
+        "events: {} link, {} error, {} failed, {} memory, {} duplicate, {} reset",
         info.event_count(abi::EVENT_LINK),
         info.event_count(abi::EVENT_ERROR),
+        info.event_count(abi::EVENT_FAILED),
         info.event_count(abi::EVENT_MEMORY),
+        info.event_count(abi::EVENT_DUPLICATE),
         info.event_count(abi::EVENT_RESET)
     )?;
+    Ok(())
+}
+
+fn spaces(spaces: &Spaces, out: &mut dyn Write) -> Result<(), Failure> {
+    for (name, base, extent) in [
+        ("registers", spaces.register_base, spaces.register_extent),
+        ("I/O space", spaces.io_base, spaces.io_extent),
+        ("access space", spaces.access_base, spaces.access_extent),
+        ("assurance space", spaces.assurance_base, spaces.assurance_extent),
+    ] {
+        let base = if base == 0 { "an unknown address".to_owned() } else { format!("{base:#x}") };
+        writeln!(out, "{name}: {} at {base}", human(extent))?;
+    }
     Ok(())
 }
 
@@ -147,6 +167,16 @@ pub fn wait(adaptor: &Adaptor, arguments: &WaitArguments, out: &mut dyn Write) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_base_that_is_not_known_is_said_to_be_so() {
+        let mut out = Vec::new();
+        let some = Spaces { access_base: 0x1_0000_0000, access_extent: 4 << 30, ..Spaces::default() };
+        spaces(&some, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("\naccess space: 4 GiB at 0x100000000\n"), "{text}");
+        assert!(text.starts_with("registers: 0 B at an unknown address\n"), "{text}");
+    }
 
     #[test]
     fn peers_and_windows_are_a_line_each() {

@@ -1,6 +1,7 @@
 //! The command line: what there is, and what each failure means to the shell.
 
 pub mod access;
+pub mod assurance;
 pub mod commands;
 pub mod copy;
 pub mod export;
@@ -41,6 +42,10 @@ enum Command {
     Read(access::ReadArguments),
     /// Ask whether the accesses to blocks were executed since their last check, and clear their errors.
     Check(access::CheckArguments),
+    /// Show the blocks that have errors now, whichever program made the accesses; their errors stay.
+    Failed(assurance::FailedArguments),
+    /// Show or choose the nodes from which loads fetch the rest of their block along.
+    ReadAhead(assurance::ReadAheadArguments),
     /// Copy a file to another node's memory or back, with a check of each block.
     Copy(copy::Arguments),
     /// Send messages to a doorbell of another node, and check.
@@ -148,6 +153,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Write(write) => access::write(&adaptor, write, out),
         Command::Read(read) => access::read(&adaptor, read, out),
         Command::Check(check) => access::check(&adaptor, check, out),
+        Command::Failed(failed) => assurance::failed(&adaptor, failed, out),
+        Command::ReadAhead(read_ahead) => assurance::read_ahead(&adaptor, read_ahead, out),
         Command::Copy(copy) => copy::run(&adaptor, copy, out),
         Command::Ring(ring) => message::ring(&adaptor, ring, out),
         Command::Listen(listen) => message::listen(&adaptor, listen, out),

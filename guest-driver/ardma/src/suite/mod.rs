@@ -2,6 +2,7 @@
 //!
 //! Each test names the line of the contract, or the paper, that it holds the system to.
 
+mod assurance;
 mod errors;
 mod interface;
 mod io;
@@ -44,8 +45,8 @@ pub struct Arguments {
     /// Where in its I/O space it does: 8K that this node may read and write, and nothing in the 4K before them.
     #[arg(long, value_name = "OFFSET", value_parser = parse_size, requires = "peer")]
     io: Option<u64>,
-    /// Run only this group: local, remote, errors or io. May be given more than once.
-    #[arg(long, value_name = "NAME", value_parser = ["local", "remote", "errors", "io"])]
+    /// Run only this group: local, remote, errors, io or assurance. May be given more than once.
+    #[arg(long, value_name = "NAME", value_parser = ["local", "remote", "errors", "io", "assurance"])]
     group: Vec<String>,
     /// Show the tests and run none.
     #[arg(long)]
@@ -115,7 +116,8 @@ fn clear(window: &RemoteWindow) -> Verdict {
 
 /// Every test, in the order in which they run.
 fn cases() -> impl Iterator<Item = &'static Case> {
-    [local::CASES, interface::CASES, remote::CASES, errors::CASES, io::CASES].into_iter().flatten()
+    let groups = [local::CASES, interface::CASES, remote::CASES, errors::CASES, io::CASES, assurance::CASES];
+    groups.into_iter().flatten()
 }
 
 /// Runs or lists the tests.
@@ -156,7 +158,7 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         let titles: BTreeSet<_> = text.lines().collect();
         assert_eq!(titles.len(), cases().count());
-        for group in ["local", "remote", "errors", "io"] {
+        for group in ["local", "remote", "errors", "io", "assurance"] {
             assert!(titles.iter().any(|title| title.starts_with(&format!("{group}: "))), "{group}");
         }
         assert!(titles.iter().all(|title| title.ends_with(']')));
