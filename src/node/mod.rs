@@ -14,12 +14,11 @@ use thiserror::Error;
 
 use self::bus::Bus;
 use self::chatter::Chatter;
-use crate::adaptor::address::{NodeSet, Space};
-use crate::adaptor::master::HostedWindow;
+use crate::adaptor::address::NodeSet;
 use crate::adaptor::mesh::Timing;
 use crate::adaptor::mesh::neighbour::{Identity, Neighbour};
 use crate::adaptor::{self, Adaptor, Instant, Region};
-use crate::config::{Config, format_nodes, format_rights, format_size};
+use crate::config::{Config, format_size};
 use crate::event_loop::{Clock, EventLoop, Service};
 use crate::hosted::{self, Devices};
 use crate::net::{self, Company, Credentials, Links};
@@ -54,8 +53,7 @@ pub struct Node {
     adaptor: Adaptor,
     links: Links,
     paths: Paths,
-    /// `None` where there never is a guest.
-    bus: Option<Bus>,
+    bus: Bus,
     devices: Devices,
     chatter: Chatter,
 }
@@ -101,8 +99,7 @@ impl Node {
         };
         let links = Links::new(clock.now(), poller, settings, LINKS)?;
         // Last of those that can fail because of somebody else, since these leave something in the file system.
-        let bus = config.socket_path.as_ref();
-        let bus = bus.map(|path| Bus::new(path, config.geometry, poller, BUS)).transpose()?;
+        let bus = Bus::new(config.socket_path.as_deref(), config.geometry, poller, BUS)?;
         let devices = Devices::open(&config.devices)?;
         log_start(config);
         let paths = Paths::new(config.node);
@@ -112,37 +109,31 @@ impl Node {
 
 impl Service for Node {
     fn handle_report(&mut self, now: Instant, report: Report) {
-        match &mut self.bus {
-            Some(bus) if report.token >= BUS => bus.handle_report(now, &mut self.adaptor, report),
-            _ => self.links.handle_report(now, report),
+        if report.token >= BUS {
+            self.bus.handle_report(now, &mut self.adaptor, report);
+        } else {
+            self.links.handle_report(now, report);
         }
     }
 
     /// Hands what has arrived to the core and carries out what it says.
     fn turn(&mut self, now: Instant) -> bool {
         self.links.handle_timeout(now);
-        if let Some(bus) = &mut self.bus {
-            bus.handle_timeout(now);
-        }
+        self.bus.handle_timeout(now);
         let mut progress = self.receive(now);
         // After what has arrived, so that an answer that is here already does not count as late.
         if self.adaptor.poll_timeout().is_some_and(|timeout| timeout <= now) {
             self.adaptor.handle_timeout(now);
             progress = true;
         }
-        if let Some(bus) = &mut self.bus {
-            progress |= bus.feed(now, &mut self.adaptor);
-        }
+        progress |= self.bus.feed(now, &mut self.adaptor);
         progress |= self.carry_out(now);
-        if let Some(bus) = &mut self.bus {
-            progress |= bus.flush(now, &mut self.adaptor);
-        }
+        progress |= self.bus.flush(now, &mut self.adaptor);
         progress
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let bus = self.bus.as_ref().and_then(Bus::poll_timeout);
-        let timeouts = [self.adaptor.poll_timeout(), self.links.poll_timeout(), bus];
+        let timeouts = [self.adaptor.poll_timeout(), self.links.poll_timeout(), self.bus.poll_timeout()];
         timeouts.into_iter().flatten().min()
     }
 }
@@ -175,36 +166,20 @@ fn log_start(config: &Config) {
     let or_none = |list: Vec<String>| if list.is_empty() { "none".to_owned() } else { list.join(", ") };
     let routers = or_none(config.routers.iter().map(ToString::to_string).collect());
     let links = if config.tls.is_some() { "TLS" } else { "plain TCP" };
-    let socket = config
-        .socket_path
-        .as_ref()
+    let socket = config.socket_path.as_ref();
+    let socket = socket
         .map_or_else(|| "no guest socket".to_owned(), |path| format!("guest socket {}", path.display()));
     log::info!(
         "node {}: {socket}, {listen}, peers: {}, routers: {routers}; links are {links}",
         config.node,
         or_none(peers)
     );
-    config.devices.iter().for_each(log_device);
+    for device in &config.devices {
+        log::info!("{device}");
+    }
     if config.socket_path.is_some() {
         log_spaces(config);
     }
-}
-
-fn log_device(device: &hosted::Description) {
-    let HostedWindow { offset, space, rights, nodes, .. } = device.window;
-    let space = match space {
-        Space::Memory => "",
-        Space::Io => " of the I/O space",
-    };
-    log::info!(
-        "device '{}': {} of {} at {:#x}{space}, {} for nodes: {}",
-        device.name,
-        format_size(device.size),
-        device.kind,
-        offset.unwrap_or_default(),
-        format_rights(rights),
-        format_nodes(nodes).join(", ")
-    );
 }
 
 /// Only QEMU and the guest's firmware know whether the spaces have a place, so what they need is told.

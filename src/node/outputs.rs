@@ -3,7 +3,7 @@
 use super::Node;
 use crate::adaptor::Instant;
 use crate::adaptor::event::Event;
-use crate::adaptor::memory::{Home, MemoryFault};
+use crate::adaptor::memory::Home;
 use crate::adaptor::mesh::framing::Frame;
 use crate::adaptor::mesh::neighbour::{LinkId, Refusal};
 use crate::adaptor::mesh::packet::Body;
@@ -65,15 +65,11 @@ impl Node {
             let mut progress = self.execute();
             while let Some(completion) = self.adaptor.poll_completion() {
                 progress = true;
-                if let Some(bus) = &mut self.bus {
-                    bus.complete(&completion);
-                }
+                self.bus.complete(&completion);
             }
             while let Some(vector) = self.adaptor.poll_interrupt() {
                 progress = true;
-                if let Some(bus) = &self.bus {
-                    bus.signal(vector);
-                }
+                self.bus.signal(vector);
             }
             while let Some(event) = self.adaptor.poll_event() {
                 progress = true;
@@ -103,10 +99,9 @@ impl Node {
             let now = self.clock.now();
             let Some(operation) = self.adaptor.poll_memory(now) else { return progress };
             progress = true;
-            let result = match (operation.home(), &self.bus) {
-                (Home::Hosted(device), _) => self.devices.execute(device, &operation),
-                (Home::Guest | Home::Bus, Some(bus)) => bus.execute(&operation),
-                (Home::Guest | Home::Bus, None) => Err(MemoryFault::Unmapped),
+            let result = match operation.home() {
+                Home::Hosted(device) => self.devices.execute(device, &operation),
+                Home::Guest | Home::Bus => self.bus.execute(&operation),
             };
             self.adaptor.handle_memory_done(now, operation.id(), result);
         }
