@@ -6,6 +6,7 @@
 
 pub mod adaptor;
 pub mod certs;
+mod chatter;
 pub mod config;
 pub mod event_loop;
 pub mod hosted;

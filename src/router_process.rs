@@ -9,6 +9,7 @@ use crate::adaptor::mesh::limits::KEEPALIVE_PARTS;
 use crate::adaptor::mesh::neighbour::{Identity, Neighbour};
 use crate::adaptor::mesh::packet::Incarnation;
 use crate::adaptor::random::Random;
+use crate::chatter::Chatter;
 use crate::config::RouterConfig;
 use crate::event_loop::{EventLoop, Service};
 use crate::net::{self, Company, Credentials, LinkEvent, Links};
@@ -32,6 +33,7 @@ pub enum RunError {
 struct RouterProcess {
     router: Router,
     links: Links,
+    chatter: Chatter,
 }
 
 /// Runs a router until the process is told to stop. With `credentials`, the links use TLS.
@@ -80,7 +82,7 @@ impl RouterProcess {
         let routers = if routers.is_empty() { "none".to_owned() } else { routers.join(", ") };
         let transport = if config.tls.is_some() { "TLS" } else { "plain TCP" };
         log::info!("router: listening on {}, routers: {routers}; links are {transport}", config.listen);
-        Ok(Self { router, links })
+        Ok(Self { router, links, chatter: Chatter::default() })
     }
 
     /// Hands everything that came over the links to the core. Returns whether there was anything.
@@ -110,11 +112,18 @@ impl RouterProcess {
                 }
                 RouterEvent::Reached(node, distance, incarnation) => {
                     let plural = if distance == 1 { "" } else { "s" };
-                    log::info!(
+                    let line = format!(
                         "node {node}: reached over {distance} router{plural}, incarnation {incarnation}"
                     );
+                    self.chatter.log(now, log::Level::Info, line);
                 }
-                RouterEvent::Lost(node) => log::info!("node {node}: not reached any more"),
+                RouterEvent::Lost(node) => {
+                    self.chatter.log(
+                        now,
+                        log::Level::Info,
+                        format_args!("node {node}: not reached any more"),
+                    );
+                }
             }
         }
     }

@@ -17,6 +17,7 @@ fn documented(line: &Description) -> Vec<String> {
         AtReset::Value(value) => format!("{value:#010x}"),
         AtReset::Configured => "configured".into(),
         AtReset::New => "new".into(),
+        AtReset::Assigned => "assigned".into(),
     };
     let (offset, bits) = (format!("{:#06x}", line.offset), line.size.saturating_mul(8).to_string());
     vec![offset, line.name.into(), bits, line.access.to_string(), at_reset]

@@ -1,9 +1,10 @@
 //! A vfio-user client that sends what it likes, with and without file descriptors, to a server that has a real memory map and
-//! real interrupts: nothing panics, each command gets its one reply in order, and little is held.
+//! real interrupts: nothing panics, each command gets its one reply in order, each command of the server ends once, and little
+//! is held.
 #![no_main]
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
@@ -12,10 +13,12 @@ use std::os::unix::net::UnixStream;
 use arbitrary::Arbitrary;
 use assured_rdma::adaptor::memory::{Home, MemoryOperation, OperationId, Segment};
 use assured_rdma::vfio::message::{
-    DeviceInfo, DmaMap, DmaUnmap, HEADER_SIZE, Header, IrqInfo, Kind, RegionAccess, RegionInfo, SetIrqs,
+    DeviceInfo, DmaAccess, DmaMap, DmaUnmap, HEADER_SIZE, Header, IrqInfo, Kind, RegionAccess, RegionInfo,
+    SetIrqs,
 };
 use assured_rdma::vfio::{
-    Connection, ConnectionId, DeviceShape, GuestMemory, Intake, Interrupts, ReplyToken, Request, Sharing,
+    Connection, ConnectionId, DeviceShape, DmaKind, DmaRefused, GuestMemory, Intake, Interrupts, MAX_DMA,
+    MAX_DMA_TRANSFER, ReplyToken, Request, Sharing,
 };
 use assured_rdma_fuzz::held::held;
 use libfuzzer_sys::fuzz_target;
@@ -58,6 +61,21 @@ enum Step {
     Serve,
     /// The client takes its replies.
     Read,
+    /// The server asks the client to read or write.
+    Dma {
+        write: bool,
+        address: u64,
+        len: u32,
+    },
+    /// The client answers one of these, as it should or otherwise.
+    Answer {
+        which: u8,
+        error: Option<u8>,
+        /// Added to the length of the data.
+        extra: i8,
+        echo: bool,
+        count: Option<u64>,
+    },
     /// Another node's request reaches guest memory.
     Access {
         write: bool,
@@ -165,6 +183,11 @@ struct Talk {
     next_id: u16,
     waiting: Option<(ReplyToken, usize)>,
     is_over: bool,
+    next_operation: u64,
+    /// The server's commands that have not ended.
+    unended: BTreeSet<OperationId>,
+    /// Those that the client has seen and not answered, by their ids.
+    asked: BTreeMap<u16, (u16, DmaAccess)>,
 }
 
 impl Talk {
@@ -180,6 +203,9 @@ impl Talk {
             next_id: 0,
             waiting: None,
             is_over: false,
+            next_operation: 0,
+            unended: BTreeSet::new(),
+            asked: BTreeMap::new(),
         }
     }
 
@@ -221,6 +247,59 @@ impl Talk {
         }
     }
 
+    /// The server asks for something.
+    fn dma(&mut self, write: bool, address: u64, len: u32) {
+        let len = usize::try_from(len).expect("fits") % (MAX_DMA_TRANSFER + 2);
+        let kind = if write { DmaKind::Write(vec![3; len].into()) } else { DmaKind::Read(len) };
+        let operation = OperationId(self.next_operation);
+        self.next_operation += 1;
+        let can = self.connection.can_send_dma();
+        match self.connection.send_dma(operation, address, &kind) {
+            Ok(()) => assert!(self.unended.insert(operation) && can),
+            Err(DmaRefused::NotNow) => assert!(!can),
+            Err(DmaRefused::Range) => {
+                assert!(len == 0 || len > MAX_DMA_TRANSFER || address.checked_add(len as u64 - 1).is_none())
+            }
+        }
+        assert!(self.unended.len() <= MAX_DMA);
+    }
+
+    fn answer(&mut self, which: u8, error: Option<u8>, extra: i8, echo: bool, count: Option<u64>) {
+        let Some(nth) = usize::from(which).checked_rem(self.asked.len()) else { return };
+        let (&id, &(command, access)) = self.asked.iter().nth(nth).expect("there are as many");
+        self.asked.remove(&id);
+        let mut body = Vec::new();
+        if error.is_none() {
+            if echo {
+                DmaAccess { count: count.unwrap_or(access.count), ..access }.emit(&mut body);
+            }
+            if command == 11 {
+                let len = usize::try_from(access.count).expect("is short");
+                body.resize(body.len() + len.saturating_add_signed(extra.into()), 5);
+            }
+        }
+        let header = match error {
+            Some(error) => Header::error_reply(id, command, error.into()),
+            None => Header::reply(id, command, body.len()),
+        };
+        let mut message = Vec::new();
+        header.emit(&mut message);
+        message.extend(body);
+        if !matches!(self.client.write(&message), Ok(len) if len == message.len()) {
+            self.expected = None;
+        }
+    }
+
+    /// Takes out how commands of the server ended.
+    fn end_commands(&mut self) {
+        while let Some(done) = self.connection.poll_dma() {
+            assert!(self.unended.remove(&done.operation), "a command ends once");
+            if let Ok(data) = done.result {
+                assert!(data.len() <= MAX_DMA_TRANSFER);
+            }
+        }
+    }
+
     fn serve(&mut self) {
         if self.is_over {
             return;
@@ -230,6 +309,7 @@ impl Talk {
         }
         loop {
             let intake = self.connection.receive();
+            self.end_commands();
             loop {
                 match self.connection.next_request() {
                     Ok(Some(request)) => self.handle(request),
@@ -292,11 +372,23 @@ impl Talk {
             }
         }
         while let Some(header) = Header::parse(replies) {
-            let size = header.message_size().expect("a reply has a possible size");
-            assert_eq!(header.kind(), Kind::Reply);
+            let size = header.message_size().expect("a message has a possible size");
             if replies.len() < size {
                 break;
             }
+            if header.kind() == Kind::Command {
+                let access = DmaAccess::parse(&replies[HEADER_SIZE..]).expect("it says where");
+                let data = size - HEADER_SIZE - DmaAccess::SIZE;
+                assert!(match header.command {
+                    11 => data == 0,
+                    _ => header.command == 12 && data as u64 == access.count,
+                });
+                let before = self.asked.insert(header.id, (header.command, access));
+                assert!(before.is_none() || self.expected.is_none(), "an id is not used twice at a time");
+                replies.drain(..size);
+                continue;
+            }
+            assert_eq!(header.kind(), Kind::Reply);
             replies.drain(..size);
             if let Some(expected) = &mut self.expected {
                 assert_eq!(
@@ -327,12 +419,21 @@ fuzz_target!(|steps: Vec<Step>| {
                 }
                 Step::Serve => talk.serve(),
                 Step::Read => talk.read(replies),
+                Step::Dma { write, address, len } => talk.dma(*write, *address, *len),
+                Step::Answer { which, error, extra, echo, count } => {
+                    talk.answer(*which, *error, *extra, *echo, *count);
+                }
                 Step::Access { write, page: at, offset, len } => {
                     let address = page(*at) + u64::from(*offset);
                     let segments = vec![Segment { address, len: (*len).into() }];
                     let id = OperationId(0);
                     let operation = if *write {
-                        MemoryOperation::Write { id, home: Home::Guest, segments, data: vec![1; (*len).into()].into() }
+                        MemoryOperation::Write {
+                            id,
+                            home: Home::Guest,
+                            segments,
+                            data: vec![1; (*len).into()].into(),
+                        }
                     } else {
                         MemoryOperation::Read { id, home: Home::Guest, segments }
                     };
@@ -358,5 +459,9 @@ fuzz_target!(|steps: Vec<Step>| {
         {
             assert!(expected.is_empty(), "{} commands were not answered", expected.len());
         }
+        // And everything that the server asked for ends with the client.
+        talk.connection.fail_dma();
+        talk.end_commands();
+        assert!(talk.unended.is_empty());
     });
 });

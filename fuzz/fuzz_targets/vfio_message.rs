@@ -2,8 +2,10 @@
 #![no_main]
 
 use assured_rdma::vfio::message::{
-    DeviceInfo, DmaMap, DmaUnmap, HEADER_SIZE, Header, IrqInfo, RegionAccess, RegionInfo, SetIrqs, Version,
+    DeviceInfo, DmaAccess, DmaMap, DmaUnmap, HEADER_SIZE, Header, IrqInfo, MAX_TRANSFER, RegionAccess,
+    RegionInfo, SetIrqs, Version,
 };
+use assured_rdma::vfio::{Agreement, MAX_RANGES};
 use libfuzzer_sys::fuzz_target;
 
 /// Checks that each of these types gives back the bytes that it took.
@@ -20,7 +22,7 @@ macro_rules! round_trips {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    round_trips!(bytes, DmaMap DmaUnmap DeviceInfo RegionInfo IrqInfo SetIrqs RegionAccess);
+    round_trips!(bytes, DmaAccess DmaMap DmaUnmap DeviceInfo RegionInfo IrqInfo SetIrqs RegionAccess);
     if let Some(header) = Header::parse(bytes) {
         let mut out = Vec::new();
         header.emit(&mut out);
@@ -28,7 +30,13 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(header.message_size().is_none_or(|size| size >= HEADER_SIZE));
         let _ = (header.kind(), header.no_reply());
     }
-    if let Ok(reply) = Version::negotiate(bytes) {
+    if let Ok(agreed) = Agreement::with_client(bytes) {
+        assert!((4096..=MAX_TRANSFER).contains(&agreed.max_transfer));
+        assert!((1..=MAX_RANGES).contains(&agreed.max_maps));
+        assert!(agreed.page_sizes >= 4096 && agreed.page_sizes % 4096 == 0);
+        let reply = agreed.reply();
+        // Whoever is told what was agreed on agrees.
+        assert_eq!(Agreement::with_client(&reply), Ok(agreed));
         assert_eq!(Version::parse(&reply), Some(Version { major: 0, minor: 0 }));
     }
 });

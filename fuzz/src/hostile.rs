@@ -163,8 +163,14 @@ impl Hostile {
     pub fn be_polite(&self) -> [Packet; 2] {
         let epoch = Epoch(self.epoch);
         let progress = Progress { epoch, acknowledge: Sequence(self.answered), echo: Stamp(self.stamp) };
-        let hello =
-            Body::Hello { wants_reply: false, epoch, nonce: 0, echo: self.nonce, lease: LEASE_MICROS, inventory: 0 };
+        let hello = Body::Hello {
+            wants_reply: false,
+            epoch,
+            nonce: 0,
+            echo: self.nonce,
+            lease: LEASE_MICROS,
+            inventory: 0,
+        };
         let confirm = Body::Confirm { progress, sent: Sequence(self.next) };
         [hello, confirm].map(|body| Packet {
             source: HOSTILE,
@@ -196,15 +202,10 @@ impl Hostile {
                 let echo = echo.or(self.nonce);
                 Body::Hello { wants_reply, epoch: own_epoch, nonce, echo, lease, inventory: crafted.offset }
             }
-            Kind::Write => Body::Write {
-                progress,
-                sequence,
-                at: at(crafted.offset),
-                data: data(len(crafted.len)),
-            },
-            Kind::Read => {
-                Body::Read { progress, sequence, at: at(crafted.offset), len: len(crafted.len) }
+            Kind::Write => {
+                Body::Write { progress, sequence, at: at(crafted.offset), data: data(len(crafted.len)) }
             }
+            Kind::Read => Body::Read { progress, sequence, at: at(crafted.offset), len: len(crafted.len) },
             Kind::Confirm => Body::Confirm { progress, sent: sequence },
             Kind::Done { count, code } => {
                 self.peer_first = theirs.0.wrapping_add(count.into());
@@ -253,6 +254,8 @@ const fn at(chosen: u32) -> Location {
     match chosen >> 28 {
         0xf => Location::memory(offset << 18 & ((1 << 48) - 1)),
         0xe => Location::io(offset & 0xffff),
+        // The doorbells.
+        0xd => Location::io(offset & 0x3ff),
         _ => Location::memory(offset & 0xffff),
     }
 }

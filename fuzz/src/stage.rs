@@ -2,7 +2,7 @@
 //! delay) and a hostile one (node 3), of which the fuzzer chooses every packet.
 //!
 //! What has to hold, whatever node 3 does: nothing panics or runs for ever; no memory is touched but what was exported to the
-//! node that asks; bytes of others are not sent to node 3; the bytes held stay bounded; every access of the
+//! node that asks, and no message is there but what it sent to a doorbell that is open to it; bytes of others are not sent to node 3; the bytes held stay bounded; every access of the
 //! adaptor's own guest is answered within the deadline; the honest node's accesses end well.
 
 use std::time::Duration;
@@ -12,6 +12,7 @@ use assured_rdma::adaptor::memory::{MemoryFault, MemoryOperation, Segment};
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::mesh::framing::Framer;
 use assured_rdma::adaptor::mesh::packet::{Body, Packet};
+use assured_rdma::adaptor::messages;
 use assured_rdma::adaptor::{Adaptor, Event, Instant, LoadTag, Region, Settings};
 use bytes::Bytes;
 
@@ -26,6 +27,9 @@ pub const HOSTILE: NodeId = NodeId(3);
 
 pub const DEADLINE: Duration = Duration::from_millis(500);
 pub const WINDOW: u64 = 1 << 20;
+
+/// The doorbell that the hostile node may ring; no other is open.
+const OPEN_DOORBELL: u8 = 1;
 
 /// What the tested adaptor exports: where in its window, where in memory, to whom, and what fills it.
 #[derive(Clone, Copy)]
@@ -165,6 +169,14 @@ impl Stage {
             let status = self.load_now(Region::Registers, 0x50, 4);
             assert_eq!(status[..], [0; 4], "the window is exported");
         }
+        let doorbell = 0x3000 + 64 * u64::from(OPEN_DOORBELL) + 0x20;
+        let opened = self.tested.handle_store(
+            self.now,
+            Region::Registers,
+            doorbell,
+            &(1_u64 << HOSTILE.0).to_le_bytes(),
+        );
+        assert!(opened.is_ok());
         self.memory[..0x2000].fill(PRIVATE_BYTE);
         // Long enough for everything from before to be over.
         self.wait(Duration::from_secs(1));
@@ -262,9 +274,10 @@ impl Stage {
         }
     }
 
-    /// The tested adaptor's guest looks at a register, or sets one that neither resets the function nor gives a command.
+    /// The tested adaptor's guest looks at a register, or sets one that neither resets the function, nor gives a command, nor
+    /// opens a doorbell.
     pub fn register(&mut self, offset: u64, value: u32, write: bool) {
-        if write && !(0x38..0x50).contains(&(offset & !3)) {
+        if write && !(0x38..0x50).contains(&(offset & !3)) && !(0x3000..0x4000).contains(&offset) {
             let _ = self.tested.handle_store(self.now, Region::Registers, offset & !3, &value.to_le_bytes());
             self.settle();
         } else {
@@ -276,6 +289,27 @@ impl Stage {
     pub fn idle(&mut self) {
         self.tested.handle_idle(self.now);
         self.settle();
+        self.take_messages();
+    }
+
+    /// The tested adaptor's guest takes some messages. Only the hostile node's can be there, from the doorbell that is open to it.
+    fn take_messages(&mut self) {
+        for _ in 0..8 {
+            let info = self.load_now(Region::Registers, 0x180, 4);
+            let [source, doorbell, size, valid] = info[..] else { panic!("four bytes") };
+            if valid >> 7 == 0 {
+                return;
+            }
+            assert_eq!(
+                (NodeId(source), doorbell),
+                (HOSTILE, OPEN_DOORBELL),
+                "isolation: a message of others"
+            );
+            assert!(matches!(size, 4 | 8));
+            let number = self.load_now(Region::Registers, 0x194, 4);
+            let popped = self.tested.handle_store(self.now, Region::Registers, 0x190, &number);
+            assert!(popped.is_ok());
+        }
     }
 
     /// The honest node stores into what is exported to it, checks, and loads.
@@ -421,6 +455,11 @@ fn judge(operation: &MemoryOperation) {
 /// Nothing but what the hostile node may read, or has written itself, is sent to it.
 fn assert_discreet(packet: &Packet) {
     if let Body::Done { data, .. } = &packet.body {
+        // A doorbell says how much room there is.
+        let room = data.first_chunk().map(|&room| u32::from_le_bytes(room));
+        if matches!(data.len(), 4 | 8) && room.is_some_and(|room| room <= messages::LIMIT) {
+            return;
+        }
         assert!(
             data.iter().all(|&byte| byte == HOSTILE_BYTE || byte == PUBLIC_BYTE),
             "isolation: bytes of others are sent to the hostile node"

@@ -18,6 +18,7 @@
 
 /* The I/O space's windows, and the parts of equal size that the BARs with several spaces have. */
 #define ARDMA_IO_WINDOW_BITS	16
+#define ARDMA_IO_OWN_SIZE	0x1000	/* at the start of each: the adaptor's own, no windows */
 #define ARDMA_IO_PARTS		4	/* I/O space, its assurance space, peek alias, nothing */
 #define ARDMA_ASSURANCE_PARTS	2	/* assurance space, peek alias */
 
@@ -52,6 +53,38 @@
 #define ARDMA_REG_SERVED_WRITES		0x00a0
 #define ARDMA_REG_SERVED_READS		0x00a8
 #define ARDMA_REG_REFUSED		0x00b0
+#define ARDMA_REG_REGISTER_BASE		0x00c0
+#define ARDMA_REG_REGISTER_EXTENT	0x00c8
+#define ARDMA_REG_IO_BASE		0x00d0
+#define ARDMA_REG_IO_EXTENT		0x00d8
+#define ARDMA_REG_ACCESS_BASE		0x00e0
+#define ARDMA_REG_ACCESS_EXTENT		0x00e8
+#define ARDMA_REG_ASSURANCE_BASE	0x00f0
+#define ARDMA_REG_ASSURANCE_EXTENT	0x00f8
+#define ARDMA_REG_IO_WINDOW_SIZE	0x0100
+#define ARDMA_REG_RANGE_START		0x0108
+#define ARDMA_REG_RANGE_END		0x0110
+#define ARDMA_REG_RANGE_STATUS		0x0118
+#define ARDMA_REG_RANGE_SPACE		0x011c
+#define ARDMA_REG_FAILED_BLOCK		0x0120
+#define ARDMA_REG_FAILED_POP		0x0128
+#define ARDMA_REG_FAILED_COUNT		0x0130
+#define ARDMA_REG_READ_AHEAD_TIME	0x0138
+#define ARDMA_REG_READ_AHEAD_0		0x0140
+#define ARDMA_REG_READ_AHEAD_1		0x0148
+#define ARDMA_REG_READ_AHEAD_2		0x0150
+#define ARDMA_REG_READ_AHEAD_3		0x0158
+#define ARDMA_REG_MESSAGE_INFO		0x0180
+#define ARDMA_REG_MESSAGE_COUNT		0x0184
+#define ARDMA_REG_MESSAGE_DATA		0x0188
+#define ARDMA_REG_MESSAGE_POP		0x0190
+#define ARDMA_REG_MESSAGE_NUMBER	0x0194
+#define ARDMA_REG_MESSAGE_LIMIT		0x0198
+#define ARDMA_REG_MESSAGE_OVERFLOWS	0x019c
+#define ARDMA_REG_MESSAGE_COALESCE_COUNT 0x01a0
+#define ARDMA_REG_MESSAGE_COALESCE_TIME	0x01a4
+#define ARDMA_REG_MESSAGES_RECEIVED	0x01a8
+#define ARDMA_REG_EVENT_VECTOR		0x01b0
 #define ARDMA_REG_INVENTORY_SELECT	0x01c0
 #define ARDMA_REG_INVENTORY_COUNT	0x01c4
 #define ARDMA_REG_INVENTORY_VERSION	0x01c8
@@ -79,11 +112,27 @@
 #define ARDMA_NODE_LINK_CHANGES		0x4
 #define ARDMA_NODE_INCARNATION		0x8
 
+/* MESSAGE_INFO: the oldest message. */
+#define ARDMA_INFO_VALID		(1U << 31)
+#define ARDMA_INFO_SOURCE(info)		((info) & 0xff)
+#define ARDMA_INFO_DOORBELL(info)	((info) >> 8 & 0xff)
+#define ARDMA_INFO_SIZE(info)		((info) >> 16 & 0xff)
+
+/* Doorbell table: an entry of 64 bytes for each of 64 doorbells. */
+#define ARDMA_DOORBELL_TABLE		0x3000
+#define ARDMA_DOORBELL_ENTRY_SIZE	0x40
+#define ARDMA_DOORBELLS			64
+#define ARDMA_DOORBELL_CONTROL		0x00
+#define ARDMA_DOORBELL_NODES		0x20
+#define ARDMA_DOORBELL_HOLD		(1U << 30)	/* of its control: refuse messages for now */
+#define ARDMA_DOORBELL_MASKED		(1U << 31)	/* of its control: raise no interrupt */
+
 /* MSI-X. */
 #define ARDMA_MSIX_TABLE		0x8000
 #define ARDMA_MSIX_PENDING		0x9000
 #define ARDMA_MSIX_VECTORS		16
 #define ARDMA_VECTOR_EVENTS		0
+#define ARDMA_VECTOR_MESSAGES		1
 
 /* Commands. */
 #define ARDMA_DESCRIPTOR_MAGIC		0x43445241	/* "ARDC" */
@@ -95,6 +144,10 @@
 #define ARDMA_CMD_EXPORT		1
 #define ARDMA_CMD_UNEXPORT		2
 #define ARDMA_CMD_PROBE			3
+
+/* In the descriptor, beside the rights: the window is in the I/O space. */
+#define ARDMA_CMD_FLAG_BUS		(1U << 2)
+#define ARDMA_CMD_FLAG_IO		(1U << 3)
 
 #define ARDMA_CMD_STATUS_OK		0
 #define ARDMA_CMD_STATUS_BUSY		1

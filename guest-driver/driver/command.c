@@ -23,7 +23,7 @@ struct ardma_descriptor {
 	__le32 zero0;
 	__le64 offset;
 	__le64 length;
-	__le32 rights;
+	__le32 rights;				/* and ARDMA_CMD_FLAG_* */
 	__le32 run_count;
 	__le64 list;
 	__le64 zero1[2];
@@ -147,6 +147,12 @@ static struct ardma_descriptor *ardma_command_prepare(struct ardma_adaptor *adap
 	return adaptor->mailbox;
 }
 
+static u32 ardma_command_flags(const struct ardma_grant *grant)
+{
+	return (grant->space == ARDMA_SPACE_IO ? ARDMA_CMD_FLAG_IO : 0) |
+	       (grant->of_bar ? ARDMA_CMD_FLAG_BUS : 0);
+}
+
 /* Makes the window and sets its offset; wanted may be ARDMA_OFFSET_ANY. */
 int ardma_command_export(struct ardma_adaptor *adaptor, struct ardma_grant *grant, u64 wanted)
 {
@@ -157,7 +163,7 @@ int ardma_command_export(struct ardma_adaptor *adaptor, struct ardma_grant *gran
 		return -EIO;
 	descriptor->offset = cpu_to_le64(wanted);
 	descriptor->length = cpu_to_le64(grant->length);
-	descriptor->rights = cpu_to_le32(grant->rights);
+	descriptor->rights = cpu_to_le32(grant->rights | ardma_command_flags(grant));
 	descriptor->run_count = cpu_to_le32(grant->list.run_count);
 	descriptor->list = cpu_to_le64(ardma_run_list_bus(&grant->list));
 	for (i = 0; i < ARRAY_SIZE(grant->nodes); i++)
@@ -174,13 +180,14 @@ int ardma_command_export(struct ardma_adaptor *adaptor, struct ardma_grant *gran
 	return 0;
 }
 
-int ardma_command_unexport(struct ardma_adaptor *adaptor, u64 offset)
+int ardma_command_unexport(struct ardma_adaptor *adaptor, const struct ardma_grant *grant)
 {
 	struct ardma_descriptor *descriptor = ardma_command_prepare(adaptor);
 
 	if (!descriptor)
 		return -EIO;
-	descriptor->offset = cpu_to_le64(offset);
+	descriptor->offset = cpu_to_le64(grant->offset);
+	descriptor->rights = cpu_to_le32(ardma_command_flags(grant));
 	return ardma_command(adaptor, ARDMA_CMD_UNEXPORT, get_random_u32());
 }
 

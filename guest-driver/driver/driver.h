@@ -11,8 +11,9 @@
  * - A register is touched, and a page of a BAR mapped, only under the gate and while the adaptor
  *   is not gone. Except by what makes it gone, and by the interrupt handler.
  *
- * Locks, outermost first: the PCI device's lock (probe, remove, reset), mmap_lock, gate,
- * command_lock, files_lock, event_lock. Nothing touches user memory under the gate, because page
+ * Locks, outermost first: a listener's read_lock, PCI's lock against the removal of functions, the
+ * PCI device's lock (probe, remove, reset), mmap_lock, gate, command_lock, message_lock, files_lock,
+ * event_lock. Nothing touches user memory under the gate, because page
  * faults take it.
  */
 #ifndef ARDMA_DRIVER_H
@@ -31,6 +32,7 @@
 #include <linux/scatterlist.h>
 #include <linux/spinlock.h>
 #include <linux/wait.h>
+#include <linux/workqueue.h>
 
 #include <assured_rdma.h>
 #include "assured_rdma_regs.h"
@@ -38,6 +40,7 @@
 #define ARDMA_NAME	"assured_rdma"
 
 struct ardma_descriptor;
+struct ardma_listener;
 
 /*
  * One adaptor. Lives as long as its struct device: until it is removed and its last file is
@@ -50,6 +53,8 @@ struct ardma_adaptor {
 	void __iomem *registers;
 	int minor;
 	int irq;
+	int message_irq;	/* 0 where messages share the events' */
+	char message_irq_name[32];
 
 	/* What the adaptor is: read once, by probe. */
 	u32 version;
@@ -58,7 +63,9 @@ struct ardma_adaptor {
 	u32 window_bits;
 	u32 bus_bits;
 	u32 block_bits;
+	u32 message_limit;
 	u64 window_size;
+	u32 message_vector;	/* of the doorbells; that of the events where there is only one */
 
 	/*
 	 * Whether the hardware may be touched: taken for reading by whoever does, for writing by
@@ -76,6 +83,12 @@ struct ardma_adaptor {
 	bool broken;		/* a command timed out: the adaptor may still read the mailbox */
 	u32 memory;		/* ARDMA_MEMORY_* */
 	struct list_head grants;
+	struct notifier_block bus_events;
+
+	/* Who listens to which doorbell. */
+	struct mutex message_lock;
+	struct work_struct message_work;
+	struct ardma_listener *listeners[ARDMA_DOORBELLS];
 
 	/* The open files, whose mappings are taken away together. */
 	struct mutex files_lock;
@@ -104,6 +117,14 @@ struct ardma_memory {
 	bool mapped;				/* for DMA */
 };
 
+/* Memory of another PCI function, and where the adaptor finds it. */
+struct ardma_bar {
+	struct pci_dev *function;		/* NULL where a window is of user memory */
+	phys_addr_t address;
+	dma_addr_t bus;
+	u64 mapped;				/* bytes, for DMA */
+};
+
 /*
  * The list of runs of bus addresses that EXPORT takes; read by the adaptor only until EXPORT is
  * done.
@@ -122,12 +143,15 @@ struct ardma_grant {
 	struct list_head entry;			/* in adaptor->grants */
 	struct ardma_file *file;		/* whose it is; NULL when that is closed */
 	struct pid *owner;
+	bool of_bar;				/* of which of these two it is */
 	struct ardma_memory memory;
+	struct ardma_bar bar;
 	struct ardma_run_list list;		/* kept only when EXPORT timed out */
 	u64 offset;
 	u64 length;
 	u64 nodes[4];
 	u32 rights;
+	u32 space;				/* ARDMA_SPACE_* */
 	bool lost;				/* the adaptor let go of it; memory is given back */
 };
 
@@ -179,7 +203,7 @@ u32 ardma_pending_events(struct ardma_file *file, bool take);
 int ardma_mailbox_create(struct ardma_adaptor *adaptor);
 void ardma_mailbox_destroy(struct ardma_adaptor *adaptor);
 int ardma_command_export(struct ardma_adaptor *adaptor, struct ardma_grant *grant, u64 wanted);
-int ardma_command_unexport(struct ardma_adaptor *adaptor, u64 offset);
+int ardma_command_unexport(struct ardma_adaptor *adaptor, const struct ardma_grant *grant);
 int ardma_command_probe(struct ardma_adaptor *adaptor);
 
 /* memory.c: user memory and run lists. */
@@ -189,17 +213,37 @@ int ardma_memory_map(struct ardma_adaptor *adaptor, struct ardma_memory *memory)
 void ardma_memory_unmap(struct ardma_adaptor *adaptor, struct ardma_memory *memory);
 int ardma_run_list_create(struct ardma_adaptor *adaptor, struct ardma_memory *memory,
 			  struct ardma_run_list *list);
+int ardma_run_list_create_one(struct ardma_adaptor *adaptor, u64 address, u64 length,
+			      struct ardma_run_list *list);
 void ardma_run_list_destroy(struct ardma_adaptor *adaptor, struct ardma_run_list *list);
 dma_addr_t ardma_run_list_bus(const struct ardma_run_list *list);
 
+/* bus.c: memory of other PCI functions. */
+int ardma_bar_take(struct ardma_adaptor *adaptor, struct ardma_bar *bar,
+		   struct ardma_export_bar *argument);
+void ardma_bar_give(struct ardma_bar *bar);
+int ardma_bar_map(struct ardma_adaptor *adaptor, struct ardma_bar *bar, u64 length);
+void ardma_bar_unmap(struct ardma_adaptor *adaptor, struct ardma_bar *bar);
+int ardma_bus_watch(struct ardma_adaptor *adaptor);
+void ardma_bus_unwatch(struct ardma_adaptor *adaptor);
+
 /* export.c: windows. */
 int ardma_export(struct ardma_file *file, struct ardma_export *argument);
-int ardma_unexport(struct ardma_file *file, u64 offset);
+int ardma_export_bar(struct ardma_file *file, struct ardma_export_bar *argument);
+int ardma_unexport(struct ardma_file *file, u32 space, u64 offset);
 int ardma_window_info(struct ardma_file *file, struct ardma_window *window);
 void ardma_grants_close(struct ardma_file *file);
 unsigned int ardma_grants_withdraw(struct ardma_adaptor *adaptor);
 void ardma_grants_lost(struct ardma_adaptor *adaptor);
+void ardma_grants_function_gone(struct ardma_adaptor *adaptor, struct pci_dev *function);
 void ardma_grants_forget(struct ardma_adaptor *adaptor);
+
+/* messages.c: messages of other nodes. */
+int ardma_listen(struct ardma_file *file, const struct ardma_listen *argument);
+irqreturn_t ardma_message_interrupt(int irq, void *data);
+void ardma_messages_create(struct ardma_adaptor *adaptor);
+void ardma_messages_lost(struct ardma_adaptor *adaptor);
+void ardma_messages_withdraw(struct ardma_adaptor *adaptor);
 
 /* file.c: the character device. */
 extern const struct file_operations ardma_file_operations;

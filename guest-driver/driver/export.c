@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Windows: memory of user processes that the adaptor lets other nodes reach. The list of grants
- * mirrors what the adaptor holds; a grant's memory is given back only when the adaptor has let go
- * of it.
+ * Windows: memory of user processes, and of other PCI functions, that the adaptor lets other nodes
+ * reach. The list of grants mirrors what the adaptor holds; a grant's memory is given back only
+ * when the adaptor has let go of it.
  */
 #include <linux/mm.h>
 #include <linux/pid.h>
@@ -17,21 +17,40 @@ static bool ardma_page_aligned(u64 value)
 	return !(value & (PAGE_SIZE - 1));
 }
 
-static int ardma_check_export(struct ardma_adaptor *adaptor, const struct ardma_export *argument)
+/* Where windows of a space may lie: 0, or -EINVAL where there is no such space. */
+static int ardma_space_range(struct ardma_adaptor *adaptor, u32 space, u64 *start, u64 *end)
 {
-	u64 offset = argument->offset;
-	u64 any = 0;
+	switch (space) {
+	case ARDMA_SPACE_MEMORY:
+		*start = 0;
+		*end = adaptor->window_size;
+		return 0;
+	case ARDMA_SPACE_IO:
+		*start = ARDMA_IO_OWN_SIZE;
+		*end = 1ULL << ARDMA_IO_WINDOW_BITS;
+		return 0;
+	default:
+		return -EINVAL;
+	}
+}
+
+/* What a window of either kind has to keep to. */
+static int ardma_check_window(struct ardma_adaptor *adaptor, const struct ardma_grant *window)
+{
+	u64 start, end, any = 0;
 	int i;
 
-	for (i = 0; i < ARRAY_SIZE(argument->nodes); i++)
-		any |= argument->nodes[i];
-	if (argument->reserved || !any || !argument->rights || (argument->rights & ~ARDMA_RIGHTS))
+	for (i = 0; i < ARRAY_SIZE(window->nodes); i++)
+		any |= window->nodes[i];
+	if (!any || !window->rights || (window->rights & ~ARDMA_RIGHTS) ||
+	    ardma_space_range(adaptor, window->space, &start, &end))
 		return -EINVAL;
-	if (!ardma_page_aligned(argument->address) || !ardma_page_aligned(argument->length) ||
-	    !argument->length || argument->length > adaptor->window_size)
+	if (!ardma_page_aligned(window->length) || !window->length ||
+	    window->length > end - start)
 		return -EINVAL;
-	if (offset != ARDMA_OFFSET_ANY &&
-	    (!ardma_page_aligned(offset) || offset > adaptor->window_size - argument->length))
+	if (window->offset != ARDMA_OFFSET_ANY &&
+	    (!ardma_page_aligned(window->offset) || window->offset < start ||
+	     window->offset > end - window->length))
 		return -EINVAL;
 	return 0;
 }
@@ -51,18 +70,60 @@ static int ardma_check_shared(struct ardma_adaptor *adaptor)
 	return ret;
 }
 
+/* A copy of the window that is asked for, as this file's; NULL without memory. */
+static struct ardma_grant *ardma_grant_create(struct ardma_file *file,
+					      const struct ardma_grant *window)
+{
+	struct ardma_grant *grant = kmemdup(window, sizeof(*window), GFP_KERNEL_ACCOUNT);
+
+	if (!grant)
+		return NULL;
+	grant->file = file;
+	grant->owner = get_pid(task_tgid(current));
+	return grant;
+}
+
 static void ardma_grant_free(struct ardma_grant *grant)
 {
 	put_pid(grant->owner);
 	kfree(grant);
 }
 
+/* Maps for DMA what the window is of, and lists where it lies. */
+static int ardma_grant_map(struct ardma_adaptor *adaptor, struct ardma_grant *grant)
+{
+	struct ardma_bar *bar = &grant->bar;
+	int ret;
+
+	if (bar->function) {
+		ret = ardma_bar_map(adaptor, bar, grant->length);
+		if (!ret)
+			ret = ardma_run_list_create_one(adaptor, bar->bus, grant->length,
+							&grant->list);
+	} else {
+		ret = ardma_memory_map(adaptor, &grant->memory);
+		if (!ret)
+			ret = ardma_run_list_create(adaptor, &grant->memory, &grant->list);
+	}
+	return ret;
+}
+
+/* Also after a map that has failed. */
+static void ardma_grant_unmap(struct ardma_adaptor *adaptor, struct ardma_grant *grant)
+{
+	ardma_run_list_destroy(adaptor, &grant->list);
+	ardma_bar_unmap(adaptor, &grant->bar);
+	ardma_memory_unmap(adaptor, &grant->memory);
+}
+
 /* Gives the memory back: the adaptor has let go of it, or never had it. */
 static void ardma_grant_release(struct ardma_adaptor *adaptor, struct ardma_grant *grant)
 {
-	ardma_run_list_destroy(adaptor, &grant->list);
-	ardma_memory_unmap(adaptor, &grant->memory);
-	ardma_memory_unpin(&grant->memory);
+	ardma_grant_unmap(adaptor, grant);
+	if (grant->bar.function)
+		ardma_bar_give(&grant->bar);
+	else
+		ardma_memory_unpin(&grant->memory);
 	grant->lost = true;
 }
 
@@ -76,10 +137,7 @@ static int ardma_grant_make(struct ardma_adaptor *adaptor, struct ardma_grant *g
 	int ret;
 
 	*kept = false;
-	ret = ardma_memory_map(adaptor, &grant->memory);
-	if (ret)
-		return ret;
-	ret = ardma_run_list_create(adaptor, &grant->memory, &grant->list);
+	ret = ardma_grant_map(adaptor, grant);
 	if (ret)
 		goto err_unmap;
 
@@ -102,63 +160,124 @@ static int ardma_grant_make(struct ardma_adaptor *adaptor, struct ardma_grant *g
 
 err_unlock:
 	mutex_unlock(&adaptor->command_lock);
-	ardma_run_list_destroy(adaptor, &grant->list);
 err_unmap:
-	ardma_memory_unmap(adaptor, &grant->memory);
+	ardma_grant_unmap(adaptor, grant);
+	return ret;
+}
+
+/* The same for who is not under the gate. */
+static int ardma_grant_begin(struct ardma_adaptor *adaptor, struct ardma_grant *grant,
+			     u64 *offset, bool *kept)
+{
+	int ret;
+
+	*kept = false;
+	ret = ardma_enter(adaptor);
+	if (ret)
+		return ret;
+	ret = ardma_grant_make(adaptor, grant, *offset, kept);
+	/* Once it is in the list it may be gone as soon as the gate is closed. */
+	if (!ret)
+		*offset = grant->offset;
+	ardma_leave(adaptor);
 	return ret;
 }
 
 int ardma_export(struct ardma_file *file, struct ardma_export *argument)
 {
 	struct ardma_adaptor *adaptor = file->adaptor;
+	struct ardma_grant window = {
+		.offset = argument->offset,
+		.length = argument->length,
+		.rights = argument->rights,
+		.space = argument->space,
+	};
 	struct ardma_grant *grant;
-	bool kept = false;
+	bool kept;
 	int ret;
 
-	ret = ardma_check_export(adaptor, argument);
-	if (ret)
-		return ret;
-	ret = ardma_check_shared(adaptor);
+	if (!ardma_page_aligned(argument->address))
+		return -EINVAL;
+	memcpy(window.nodes, argument->nodes, sizeof(window.nodes));
+	ret = ardma_check_window(adaptor, &window);
+	if (!ret)
+		ret = ardma_check_shared(adaptor);
 	if (ret)
 		return ret;
 
-	grant = kzalloc(sizeof(*grant), GFP_KERNEL_ACCOUNT);
+	grant = ardma_grant_create(file, &window);
 	if (!grant)
 		return -ENOMEM;
-	grant->file = file;
-	grant->offset = argument->offset;
-	grant->length = argument->length;
-	grant->rights = argument->rights;
-	memcpy(grant->nodes, argument->nodes, sizeof(grant->nodes));
-
 	ret = ardma_memory_pin(&grant->memory, argument->address, argument->length,
 			       argument->rights & ARDMA_RIGHT_WRITE);
 	if (ret)
 		goto err_free;
-	grant->owner = get_pid(task_tgid(current));
-
-	ret = ardma_enter(adaptor);
-	if (ret)
-		goto err_unpin;
-	ret = ardma_grant_make(adaptor, grant, argument->offset, &kept);
-	/* Once it is in the list it may be gone as soon as the gate is closed. */
-	if (!ret)
-		argument->offset = grant->offset;
-	ardma_leave(adaptor);
+	ret = ardma_grant_begin(adaptor, grant, &argument->offset, &kept);
 	if (!ret || kept)
 		return ret;
 
-err_unpin:
 	ardma_memory_unpin(&grant->memory);
 err_free:
 	ardma_grant_free(grant);
 	return ret;
 }
 
+/* Under pci_lock_rescan_remove(): from its look-up until it is in the list the function stays. */
+static int ardma_export_bar_locked(struct ardma_file *file, struct ardma_export_bar *argument)
+{
+	struct ardma_adaptor *adaptor = file->adaptor;
+	struct ardma_grant window = {
+		.offset = argument->offset,
+		.rights = argument->rights,
+		.space = argument->space,
+		.of_bar = true,
+	};
+	struct ardma_grant *grant;
+	bool kept;
+	int ret;
+
+	ret = ardma_bar_take(adaptor, &window.bar, argument);
+	if (ret)
+		return ret;
+	window.length = argument->length;
+	memcpy(window.nodes, argument->nodes, sizeof(window.nodes));
+	ret = ardma_check_window(adaptor, &window);
+	if (ret)
+		goto err_give;
+	grant = ardma_grant_create(file, &window);
+	if (!grant) {
+		ret = -ENOMEM;
+		goto err_give;
+	}
+	ret = ardma_grant_begin(adaptor, grant, &argument->offset, &kept);
+	if (!ret || kept)
+		return ret;
+
+	ardma_grant_free(grant);
+err_give:
+	ardma_bar_give(&window.bar);
+	return ret;
+}
+
+int ardma_export_bar(struct ardma_file *file, struct ardma_export_bar *argument)
+{
+	int ret;
+
+	if (argument->reserved)
+		return -EINVAL;
+	ret = ardma_check_shared(file->adaptor);
+	if (ret)
+		return ret;
+	pci_lock_rescan_remove();
+	ret = ardma_export_bar_locked(file, argument);
+	pci_unlock_rescan_remove();
+	return ret;
+}
+
 /* Removes the window and gives its memory back; on an error both stay. */
 static int ardma_grant_withdraw(struct ardma_adaptor *adaptor, struct ardma_grant *grant)
 {
-	int ret = ardma_command_unexport(adaptor, grant->offset);
+	int ret = ardma_command_unexport(adaptor, grant);
 
 	/* A window that the adaptor does not have is as good as removed. */
 	if (ret == -ENOENT)
@@ -170,12 +289,12 @@ static int ardma_grant_withdraw(struct ardma_adaptor *adaptor, struct ardma_gran
 }
 
 /* This file's window at this offset; one that was lost only where there is no other. */
-static struct ardma_grant *ardma_grant_find(struct ardma_file *file, u64 offset)
+static struct ardma_grant *ardma_grant_find(struct ardma_file *file, u32 space, u64 offset)
 {
 	struct ardma_grant *grant, *lost = NULL;
 
 	list_for_each_entry(grant, &file->adaptor->grants, entry) {
-		if (grant->file != file || grant->offset != offset)
+		if (grant->file != file || grant->space != space || grant->offset != offset)
 			continue;
 		if (!grant->lost)
 			return grant;
@@ -184,7 +303,7 @@ static struct ardma_grant *ardma_grant_find(struct ardma_file *file, u64 offset)
 	return lost;
 }
 
-int ardma_unexport(struct ardma_file *file, u64 offset)
+int ardma_unexport(struct ardma_file *file, u32 space, u64 offset)
 {
 	struct ardma_adaptor *adaptor = file->adaptor;
 	struct ardma_grant *grant;
@@ -194,7 +313,7 @@ int ardma_unexport(struct ardma_file *file, u64 offset)
 	if (ret)
 		return ret;
 	mutex_lock(&adaptor->command_lock);
-	grant = ardma_grant_find(file, offset);
+	grant = ardma_grant_find(file, space, offset);
 	if (!grant)
 		ret = -ENOENT;
 	else if (grant->lost)
@@ -233,7 +352,9 @@ int ardma_window_info(struct ardma_file *file, struct ardma_window *window)
 		window->owner = pid_vnr(grant->owner);
 		window->flags = (grant->file == file ? ARDMA_WINDOW_MINE : 0) |
 				(grant->lost ? ARDMA_WINDOW_LOST : 0) |
-				(!grant->file ? ARDMA_WINDOW_ORPHAN : 0);
+				(!grant->file ? ARDMA_WINDOW_ORPHAN : 0) |
+				(grant->space == ARDMA_SPACE_IO ? ARDMA_WINDOW_IO : 0) |
+				(grant->of_bar ? ARDMA_WINDOW_BAR : 0);
 		ret = 0;
 		break;
 	}
@@ -306,6 +427,32 @@ void ardma_grants_lost(struct ardma_adaptor *adaptor)
 	}
 }
 
+/* The windows of this function go with it. */
+void ardma_grants_function_gone(struct ardma_adaptor *adaptor, struct pci_dev *function)
+{
+	struct ardma_grant *grant, *next;
+
+	/* Once the adaptor is gone they are. */
+	if (ardma_enter(adaptor))
+		return;
+	mutex_lock(&adaptor->command_lock);
+	list_for_each_entry_safe(grant, next, &adaptor->grants, entry) {
+		if (grant->bar.function != function)
+			continue;
+		ardma_grant_withdraw(adaptor, grant);
+		if (grant->lost && !grant->file) {
+			list_del(&grant->entry);
+			ardma_grant_free(grant);
+		} else if (!grant->lost) {
+			dev_err(&adaptor->pdev->dev,
+				"%s goes, but the adaptor did not let go of it\n",
+				pci_name(function));
+		}
+	}
+	mutex_unlock(&adaptor->command_lock);
+	ardma_leave(adaptor);
+}
+
 /* Forgets every window at removal. What the adaptor did not let go of stays pinned for good. */
 void ardma_grants_forget(struct ardma_adaptor *adaptor)
 {
@@ -317,8 +464,9 @@ void ardma_grants_forget(struct ardma_adaptor *adaptor)
 	list_for_each_entry_safe(grant, next, &adaptor->grants, entry) {
 		if (!grant->lost)
 			dev_err(&adaptor->pdev->dev,
-				"%lu pages (offset 0x%llx) stay pinned: the adaptor did not let go\n",
-				grant->memory.page_count, grant->offset);
+				"%lu pages (%s offset 0x%llx) stay pinned: the adaptor did not let go\n",
+				grant->memory.page_count,
+				grant->space == ARDMA_SPACE_IO ? "I/O" : "memory", grant->offset);
 		list_del(&grant->entry);
 		ardma_grant_free(grant);
 	}

@@ -13,6 +13,8 @@
 /* How long the adaptor may take to be ready, or to begin a new life. */
 #define ARDMA_READY_MS		2000
 #define ARDMA_READY_POLL_MS	10
+/* A larger queue than this would be a mistake. */
+#define ARDMA_MESSAGES_MAX	(1U << 20)
 
 #define ARDMA_FILE_EVENTS	\
 	(ARDMA_EVENT_LINK | ARDMA_EVENT_ERROR | ARDMA_EVENT_MEMORY | ARDMA_EVENT_DUPLICATE)
@@ -43,7 +45,7 @@ static int ardma_check_spaces(struct ardma_adaptor *adaptor)
 
 		if (!bar->parent || resource_size(bar) < spaces[i].size) {
 			dev_err(&adaptor->pdev->dev,
-				"no room for BAR %d (%u windows of 0x%llx bytes): give the adaptor fewer or smaller windows, the guest more physical address bits, or a port for hot-plug a pref64-reserve\n",
+				"no room for BAR %d (%u windows of 0x%llx bytes): give the adaptor fewer or smaller windows, the guest more physical address bits, or a port for hot-plug a mem-reserve and a pref64-reserve\n",
 				spaces[i].bar, adaptor->node_count, adaptor->window_size);
 			return -ENODEV;
 		}
@@ -72,6 +74,7 @@ int ardma_identify(struct ardma_adaptor *adaptor)
 	adaptor->node_count = ardma_read32(adaptor, ARDMA_REG_NODE_COUNT);
 	adaptor->window_size = ardma_read64(adaptor, ARDMA_REG_WINDOW_SIZE);
 	adaptor->incarnation = ardma_read64(adaptor, ARDMA_REG_INCARNATION);
+	adaptor->message_limit = ardma_read32(adaptor, ARDMA_REG_MESSAGE_LIMIT);
 	split = ardma_read32(adaptor, ARDMA_REG_ADDRESS_SPLIT);
 	adaptor->window_bits = split & 0xff;
 	adaptor->bus_bits = split >> 8 & 0xff;
@@ -84,6 +87,10 @@ int ardma_identify(struct ardma_adaptor *adaptor)
 		dev_err(dev,
 			"bad address map: node %u, %u windows of 0x%llx bytes, split 0x%08x\n",
 			adaptor->node, adaptor->node_count, adaptor->window_size, split);
+		return -ENODEV;
+	}
+	if (!adaptor->message_limit || adaptor->message_limit > ARDMA_MESSAGES_MAX) {
+		dev_err(dev, "bad queue: %u messages\n", adaptor->message_limit);
 		return -ENODEV;
 	}
 	return ardma_check_spaces(adaptor);
@@ -122,6 +129,7 @@ int ardma_start(struct ardma_adaptor *adaptor)
 		adaptor->incarnation = incarnation;
 		adaptor->broken = false;
 		ardma_grants_lost(adaptor);
+		ardma_messages_lost(adaptor);
 	}
 	ardma_write32(adaptor, ARDMA_REG_EVENT_ENABLE, ARDMA_FILE_EVENTS | ARDMA_EVENT_COMMAND);
 	/*
@@ -151,6 +159,7 @@ bool ardma_reset_function(struct ardma_adaptor *adaptor)
 			adaptor->incarnation = incarnation;
 			adaptor->broken = false;
 			ardma_grants_lost(adaptor);
+			ardma_messages_lost(adaptor);
 			mutex_unlock(&adaptor->command_lock);
 			return true;
 		}
@@ -166,6 +175,9 @@ irqreturn_t ardma_interrupt(int irq, void *data)
 	struct ardma_adaptor *adaptor = data;
 	u32 events = ardma_read32(adaptor, ARDMA_REG_EVENT);
 
+	/* Where there is one vector for everything. */
+	if (adaptor->message_vector == ARDMA_VECTOR_EVENTS)
+		ardma_message_interrupt(irq, data);
 	if (!events || PCI_POSSIBLE_ERROR(events))
 		return IRQ_NONE;
 	/* Cleared before anyone is woken: what happens from here on raises the vector again. */

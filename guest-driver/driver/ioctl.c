@@ -12,10 +12,12 @@ union ardma_argument {
 	struct ardma_info info;
 	struct ardma_node node;
 	struct ardma_export export;
+	struct ardma_export_bar export_bar;
 	struct ardma_unexport unexport;
 	struct ardma_window window;
 	struct ardma_overflow_ack overflow_ack;
 	struct ardma_events events;
+	struct ardma_listen listen;
 };
 
 static int ardma_call_info(struct ardma_file *file, union ardma_argument *argument)
@@ -49,6 +51,8 @@ static int ardma_call_info(struct ardma_file *file, union ardma_argument *argume
 	info->served_writes = ardma_read64(adaptor, ARDMA_REG_SERVED_WRITES);
 	info->served_reads = ardma_read64(adaptor, ARDMA_REG_SERVED_READS);
 	info->refused = ardma_read64(adaptor, ARDMA_REG_REFUSED);
+	info->messages_received = ardma_read64(adaptor, ARDMA_REG_MESSAGES_RECEIVED);
+	info->message_overflows = ardma_read32(adaptor, ARDMA_REG_MESSAGE_OVERFLOWS);
 	/* Last, as what was read before is worth nothing where this is not right. */
 	if (!ardma_answers(adaptor))
 		ret = -EIO;
@@ -87,11 +91,16 @@ static int ardma_call_export(struct ardma_file *file, union ardma_argument *argu
 	return ardma_export(file, &argument->export);
 }
 
+static int ardma_call_export_bar(struct ardma_file *file, union ardma_argument *argument)
+{
+	return ardma_export_bar(file, &argument->export_bar);
+}
+
 static int ardma_call_unexport(struct ardma_file *file, union ardma_argument *argument)
 {
 	if (argument->unexport.reserved)
 		return -EINVAL;
-	return ardma_unexport(file, argument->unexport.offset);
+	return ardma_unexport(file, argument->unexport.space, argument->unexport.offset);
 }
 
 static int ardma_call_window(struct ardma_file *file, union ardma_argument *argument)
@@ -142,18 +151,26 @@ static int ardma_call_reset(struct ardma_file *file, union ardma_argument *argum
 	return ret == -ENOTTY ? -EOPNOTSUPP : ret;
 }
 
+static int ardma_call_listen(struct ardma_file *file, union ardma_argument *argument)
+{
+	return ardma_listen(file, &argument->listen);
+}
+
+/* Indexed by number; there are gaps. */
 static const struct ardma_call {
 	unsigned int number;
 	int (*run)(struct ardma_file *file, union ardma_argument *argument);
 } ardma_calls[] = {
-	{ ARDMA_IOC_INFO, ardma_call_info },
-	{ ARDMA_IOC_NODE, ardma_call_node },
-	{ ARDMA_IOC_EXPORT, ardma_call_export },
-	{ ARDMA_IOC_UNEXPORT, ardma_call_unexport },
-	{ ARDMA_IOC_WINDOW, ardma_call_window },
-	{ ARDMA_IOC_OVERFLOW_ACK, ardma_call_overflow_ack },
-	{ ARDMA_IOC_EVENTS, ardma_call_events },
-	{ ARDMA_IOC_RESET, ardma_call_reset },
+	[_IOC_NR(ARDMA_IOC_INFO)] = { ARDMA_IOC_INFO, ardma_call_info },
+	[_IOC_NR(ARDMA_IOC_NODE)] = { ARDMA_IOC_NODE, ardma_call_node },
+	[_IOC_NR(ARDMA_IOC_EXPORT)] = { ARDMA_IOC_EXPORT, ardma_call_export },
+	[_IOC_NR(ARDMA_IOC_UNEXPORT)] = { ARDMA_IOC_UNEXPORT, ardma_call_unexport },
+	[_IOC_NR(ARDMA_IOC_WINDOW)] = { ARDMA_IOC_WINDOW, ardma_call_window },
+	[_IOC_NR(ARDMA_IOC_OVERFLOW_ACK)] = { ARDMA_IOC_OVERFLOW_ACK, ardma_call_overflow_ack },
+	[_IOC_NR(ARDMA_IOC_EVENTS)] = { ARDMA_IOC_EVENTS, ardma_call_events },
+	[_IOC_NR(ARDMA_IOC_RESET)] = { ARDMA_IOC_RESET, ardma_call_reset },
+	[_IOC_NR(ARDMA_IOC_EXPORT_BAR)] = { ARDMA_IOC_EXPORT_BAR, ardma_call_export_bar },
+	[_IOC_NR(ARDMA_IOC_LISTEN)] = { ARDMA_IOC_LISTEN, ardma_call_listen },
 };
 
 long ardma_ioctl(struct file *filp, unsigned int number, unsigned long address)
@@ -180,6 +197,8 @@ long ardma_ioctl(struct file *filp, unsigned int number, unsigned long address)
 		return 0;
 	/* Nobody would know of that window. */
 	if (number == ARDMA_IOC_EXPORT)
-		ardma_unexport(file, argument.export.offset);
+		ardma_unexport(file, argument.export.space, argument.export.offset);
+	if (number == ARDMA_IOC_EXPORT_BAR)
+		ardma_unexport(file, argument.export_bar.space, argument.export_bar.offset);
 	return -EFAULT;
 }

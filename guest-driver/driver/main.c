@@ -16,6 +16,9 @@
 	(BIT(ARDMA_BAR_REGISTERS) | BIT(ARDMA_BAR_IO) | BIT(ARDMA_BAR_ACCESS) | \
 	 BIT(ARDMA_BAR_ASSURANCE))
 
+/* MSI-X vectors: of events and of messages. */
+#define ARDMA_VECTORS	2
+
 static dev_t ardma_first_device;
 static DEFINE_IDA(ardma_minors);
 
@@ -59,6 +62,7 @@ static struct ardma_adaptor *ardma_adaptor_create(struct pci_dev *pdev)
 	INIT_LIST_HEAD(&adaptor->files);
 	spin_lock_init(&adaptor->event_lock);
 	init_waitqueue_head(&adaptor->event_wait);
+	ardma_messages_create(adaptor);
 
 	device_initialize(&adaptor->dev);
 	adaptor->dev.class = &ardma_class;
@@ -141,21 +145,43 @@ static int ardma_interrupt_create(struct ardma_adaptor *adaptor)
 	struct pci_dev *pdev = adaptor->pdev;
 	int ret;
 
-	ret = pci_alloc_irq_vectors(pdev, 1, 1, PCI_IRQ_MSIX);
+	ret = pci_alloc_irq_vectors(pdev, 1, ARDMA_VECTORS, PCI_IRQ_MSIX);
 	if (ret < 0)
 		return dev_err_probe(&pdev->dev, ret, "no MSI-X vector\n");
+	adaptor->message_vector = ret > ARDMA_VECTOR_MESSAGES ? ARDMA_VECTOR_MESSAGES :
+								ARDMA_VECTOR_EVENTS;
 	adaptor->irq = pci_irq_vector(pdev, ARDMA_VECTOR_EVENTS);
 	ret = request_irq(adaptor->irq, ardma_interrupt, 0, dev_name(&adaptor->dev), adaptor);
 	if (ret) {
-		pci_free_irq_vectors(pdev);
-		return dev_err_probe(&pdev->dev, ret, "cannot use interrupt %d\n", adaptor->irq);
+		dev_err_probe(&pdev->dev, ret, "cannot use interrupt %d\n", adaptor->irq);
+		goto err_vectors;
+	}
+	if (adaptor->message_vector == ARDMA_VECTOR_EVENTS)
+		return 0;
+	adaptor->message_irq = pci_irq_vector(pdev, ARDMA_VECTOR_MESSAGES);
+	snprintf(adaptor->message_irq_name, sizeof(adaptor->message_irq_name), "%s-messages",
+		 dev_name(&adaptor->dev));
+	ret = request_irq(adaptor->message_irq, ardma_message_interrupt, 0,
+			  adaptor->message_irq_name, adaptor);
+	if (ret) {
+		dev_err_probe(&pdev->dev, ret, "cannot use interrupt %d\n", adaptor->message_irq);
+		goto err_events;
 	}
 	return 0;
+
+err_events:
+	free_irq(adaptor->irq, adaptor);
+err_vectors:
+	pci_free_irq_vectors(pdev);
+	return ret;
 }
 
 static void ardma_interrupt_destroy(struct ardma_adaptor *adaptor)
 {
+	if (adaptor->message_irq)
+		free_irq(adaptor->message_irq, adaptor);
 	free_irq(adaptor->irq, adaptor);
+	cancel_work_sync(&adaptor->message_work);
 	pci_free_irq_vectors(adaptor->pdev);
 }
 
@@ -172,6 +198,7 @@ static void ardma_stop(struct ardma_adaptor *adaptor)
 		if (ardma_grants_withdraw(adaptor) || adaptor->broken)
 			ardma_reset_function(adaptor);
 		ardma_grants_forget(adaptor);
+		ardma_messages_withdraw(adaptor);
 		ardma_write32(adaptor, ARDMA_REG_EVENT_ENABLE, 0);
 	}
 	up_write(&adaptor->gate);
@@ -206,13 +233,18 @@ static int ardma_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 		goto err_interrupt;
 	pci_set_drvdata(pdev, adaptor);
 
-	ret = cdev_device_add(&adaptor->cdev, &adaptor->dev);
+	ret = ardma_bus_watch(adaptor);
 	if (ret)
 		goto err_stop;
+	ret = cdev_device_add(&adaptor->cdev, &adaptor->dev);
+	if (ret)
+		goto err_unwatch;
 	dev_info(&pdev->dev, "%s: node %u, %u windows of 0x%llx bytes\n", dev_name(&adaptor->dev),
 		 adaptor->node, adaptor->node_count, adaptor->window_size);
 	return 0;
 
+err_unwatch:
+	ardma_bus_unwatch(adaptor);
 err_stop:
 	pci_set_drvdata(pdev, NULL);
 	ardma_stop(adaptor);
@@ -233,6 +265,7 @@ static void ardma_remove(struct pci_dev *pdev)
 	struct ardma_adaptor *adaptor = pci_get_drvdata(pdev);
 
 	cdev_device_del(&adaptor->cdev, &adaptor->dev);
+	ardma_bus_unwatch(adaptor);
 	ardma_stop(adaptor);
 	ardma_interrupt_destroy(adaptor);
 	ardma_mailbox_destroy(adaptor);
@@ -285,6 +318,8 @@ static int ardma_suspend(struct device *dev)
 	down_write(&adaptor->gate);
 	if (!adaptor->gone && ardma_grants_withdraw(adaptor))
 		ret = -EBUSY;
+	if (!adaptor->gone)
+		ardma_messages_withdraw(adaptor);
 	up_write(&adaptor->gate);
 	ardma_announce(adaptor, ARDMA_EVENT_RESET);
 	return ret;

@@ -217,13 +217,12 @@ static u32 ardma_walk_runs(struct ardma_memory *memory, struct ardma_run_list *l
 	return count;
 }
 
-int ardma_run_list_create(struct ardma_adaptor *adaptor, struct ardma_memory *memory,
-			  struct ardma_run_list *list)
+/* Empty pages for run_count runs. */
+static int ardma_run_list_allocate(struct ardma_adaptor *adaptor, struct ardma_run_list *list)
 {
 	struct ardma_list_page *page;
 	u32 i;
 
-	list->run_count = ardma_walk_runs(memory, NULL);
 	list->page_count = DIV_ROUND_UP(list->run_count, ARDMA_LIST_PAGE_RUNS);
 	list->pages = kvcalloc(list->page_count, sizeof(*list->pages), GFP_KERNEL_ACCOUNT);
 	if (!list->pages)
@@ -240,8 +239,32 @@ int ardma_run_list_create(struct ardma_adaptor *adaptor, struct ardma_memory *me
 		if (i)
 			list->pages[i - 1].contents->next = cpu_to_le64(page->bus);
 	}
-	ardma_walk_runs(memory, list);
 	return 0;
+}
+
+int ardma_run_list_create(struct ardma_adaptor *adaptor, struct ardma_memory *memory,
+			  struct ardma_run_list *list)
+{
+	int ret;
+
+	list->run_count = ardma_walk_runs(memory, NULL);
+	ret = ardma_run_list_allocate(adaptor, list);
+	if (!ret)
+		ardma_walk_runs(memory, list);
+	return ret;
+}
+
+/* A list of one run. */
+int ardma_run_list_create_one(struct ardma_adaptor *adaptor, u64 address, u64 length,
+			      struct ardma_run_list *list)
+{
+	int ret;
+
+	list->run_count = 1;
+	ret = ardma_run_list_allocate(adaptor, list);
+	if (!ret)
+		ardma_put_run(list, 0, address, length);
+	return ret;
 }
 
 /* Also for a list that is already destroyed. */

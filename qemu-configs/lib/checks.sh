@@ -7,7 +7,7 @@ PCI_ID=1234:4152
 # A load takes a hundred times as long as a posted store, so one block of so many is read back, unless all is asked for.
 READ_BACK_EVERY=16
 # Exports for the guests' own tests, as NODE:OFFSET.
-declare -A scratch read_only denied
+declare -A scratch read_only denied ports
 
 all_checks() {
     local node
@@ -18,6 +18,8 @@ all_checks() {
     for ((node = 2; node <= $1; node++)); do copy_job "$node"; done
     for ((node = 1; node <= $1; node++)); do check "node $node: exports memory for tests" suite_exports "$node"; done
     for ((node = 1; node <= $1; node++)); do suite "$node" $((node == 1 ? 2 : 1)); done
+    io_space
+    messages
     refusals
     peer_dies
     peer_returns
@@ -63,22 +65,57 @@ sha256_matches() {
     return 1
 }
 
-# What the peers' tests reach for: memory with every right, for reading only, and for a node that does not exist.
+# What the peers' tests reach for: memory with every right, for reading only, and for a node that does not exist; and memory
+# in the I/O space, up to its end.
 suite_exports() {
     exports "$1" scratch 64K && scratch[$1]=$place || return
     exports "$1" readonly 8K --read-only && read_only[$1]=$place || return
-    exports "$1" denied 8K --nodes 15 && denied[$1]=$place
+    exports "$1" denied 8K --nodes 15 && denied[$1]=$place || return
+    exports "$1" ports 8K --io --at 0xe000 && ports[$1]=$place
 }
 
 # suite NODE PEER: the guest's own tests against a peer; each of them counts.
 suite() {
     local status=0
-    guest_run "$1" 120 "ardma test --peer $2 --offset ${scratch[$2]#*:} --read-only ${read_only[$2]#*:} --denied ${denied[$2]#*:}" ||
+    guest_run "$1" 120 "ardma test --peer $2 --offset ${scratch[$2]#*:} --read-only ${read_only[$2]#*:} --denied ${denied[$2]#*:} --io ${ports[$2]##*:}" ||
         status=$?
     progress_end
     tally_tap "node $1: ardma test" "$guest_output"
     # Failed tests give status 1, and have been counted.
     ((status <= 1)) || result 'not ok' "node $1: ardma test ended with status $status"
+}
+
+io_space() {
+    check "node 1: four stores into node 2's I/O space are four writes there, of the same sizes" io_is_exact
+    check "node 1: a check of them that clears nothing" in_guest 1 20 "ardma check --peek ${ports[2]} 8"
+    check "node 1: a load from there" in_guest 1 20 "ardma read --size 4 ${ports[2]} | grep '22 11 44 33'"
+    check "node 1: the I/O space where nothing is exported: no such window" refuses 1 'no such window' \
+        "ardma write --size 4 2:io:0x8000 1"
+}
+
+# Where they were joined there would be one.
+io_is_exact() {
+    local before
+    served_writes 2 && before=$served && in_guest 1 20 "ardma write --size 2 ${ports[2]} 0x1122 0x3344 0x5566 0x7788" &&
+        served_writes 2 && asks 2 ports 5 'peek 0 8' || return
+    ((served - before == 4)) && [[ $guest_output == 'peek 2211443366558877'* ]] && return
+    reason="$((served - before)) writes; $guest_output"
+    return 1
+}
+
+# served_writes NODE: how many writes of others it has executed, in `served`.
+served_writes() {
+    in_guest "$1" 20 'ardma info' || return
+    served=$(sed -n 's/^served for others: \([0-9]*\) writes.*/\1/p' <<<"$guest_output")
+    [[ -n $served ]] || reason="no count: $guest_output"
+    [[ -n $served ]]
+}
+
+messages() {
+    check "node 2: listens to its doorbells" in_guest 2 30 "inbox inbox --nodes 1"
+    check "node 1: sends 100 messages, checked" in_guest 1 30 "ardma ring 2:7 1 --count 100"
+    check "node 2: has them all, in order" in_guest 2 30 "has_lines inbox message 100 20 && in_order inbox 1 100 && drop inbox"
+    check "node 1: a doorbell to which nobody listens: access denied" refuses 1 'access denied' "ardma ring 2:7 1"
 }
 
 refusals() {

@@ -46,9 +46,10 @@ guest_memory() {
 guest_qemu() {
     local kernel=$1 initramfs=$2 words=$3 console=$4
     shift 4
-    # On a busy machine, before init runs, an emulated clock may jump by seconds, which the kernel would take for a stall.
+    # On a busy machine, before init runs, an emulated clock may jump by seconds, which the kernel would take for a stall, or for
+    # a timer that does not work.
     qemu_exec -accel "$ACCEL" -cpu "$GUEST_CPU" -smp 1 -nodefaults -no-user-config -display none \
-        -kernel "$kernel" -initrd "$initramfs" -append "console=ttyS0 panic=-1 rcupdate.rcu_cpu_stall_suppress_at_boot=1 $words" \
+        -kernel "$kernel" -initrd "$initramfs" -append "console=ttyS0 panic=-1 rcupdate.rcu_cpu_stall_suppress_at_boot=1 no_timer_check $words" \
         -chardev "file,id=console,path=$console,append=on" -serial chardev:console -chardev stdio,id=port,signal=off -serial chardev:port "$@"
 }
 

@@ -213,6 +213,11 @@ impl Geometry {
         }
     }
 
+    /// Which of a node's spaces it cuts.
+    pub const fn space(self) -> Space {
+        self.space
+    }
+
     /// The number of windows.
     pub const fn nodes(self) -> u16 {
         self.nodes

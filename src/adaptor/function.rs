@@ -1,5 +1,8 @@
 //! The state of the PCI function that no other unit keeps: configuration space, vectors, events, and the registers that hold what was written.
 
+use core::time::Duration;
+
+use super::messages::Coalescing;
 use super::pci::{ConfigSpace, Msix, Register};
 
 /// Events, as bits of EVENT and EVENT_ENABLE.
@@ -16,22 +19,51 @@ pub(super) mod event {
     pub const DUPLICATE: u32 = 1 << 5;
     /// What this node, or another one, exports has changed.
     pub const INVENTORY: u32 = 1 << 6;
+    /// A block came into the queue of failed blocks.
+    pub const FAILED: u32 = 1 << 7;
     /// All of them.
-    pub const ALL: u32 = LINK | ERROR | COMMAND | MEMORY | DUPLICATE | INVENTORY;
+    pub const ALL: u32 = LINK | ERROR | COMMAND | MEMORY | DUPLICATE | INVENTORY | FAILED;
 }
 
-/// The MSI-X vector of events.
-const EVENT_VECTOR: u16 = 0;
-
 /// Registers that hold what the guest wrote.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Written {
     pub(super) event_enable: u32,
     pub(super) command_address: u64,
     pub(super) command_cookie: u32,
     pub(super) command: u32,
     pub(super) log_select: u32,
+    pub(super) range_start: u64,
+    pub(super) range_end: u64,
+    pub(super) range_space: u32,
+    /// In microseconds.
+    pub(super) read_ahead_time: u32,
+    pub(super) read_ahead: [u64; 4],
+    pub(super) message_coalesce_count: u32,
+    pub(super) message_coalesce_time: u32,
+    event_vector: u32,
     pub(super) inventory_select: u32,
+}
+
+impl Default for Written {
+    fn default() -> Self {
+        Self {
+            event_enable: 0,
+            command_address: 0,
+            command_cookie: 0,
+            command: 0,
+            log_select: 0,
+            range_start: 0,
+            range_end: 0,
+            range_space: 0,
+            read_ahead_time: 1000,
+            read_ahead: [0; 4],
+            message_coalesce_count: 0,
+            message_coalesce_time: 0,
+            event_vector: 0,
+            inventory_select: 0,
+        }
+    }
 }
 
 impl Written {
@@ -43,9 +75,26 @@ impl Written {
             Register::CommandCookie => self.command_cookie.into(),
             Register::Command => self.command.into(),
             Register::LogSelect => self.log_select.into(),
+            Register::RangeStart => self.range_start,
+            Register::RangeEnd => self.range_end,
+            Register::RangeSpace => self.range_space.into(),
+            Register::ReadAheadTime => self.read_ahead_time.into(),
+            Register::ReadAhead0 => self.read_ahead[0],
+            Register::ReadAhead1 => self.read_ahead[1],
+            Register::ReadAhead2 => self.read_ahead[2],
+            Register::ReadAhead3 => self.read_ahead[3],
+            Register::MessageCoalesceCount => self.message_coalesce_count.into(),
+            Register::MessageCoalesceTime => self.message_coalesce_time.into(),
+            Register::EventVector => self.event_vector.into(),
             Register::InventorySelect => self.inventory_select.into(),
             _ => 0,
         }
+    }
+
+    /// What the registers on coalescing say.
+    pub(super) fn coalescing(&self) -> Coalescing {
+        let time = Duration::from_micros(self.message_coalesce_time.into());
+        Coalescing { count: self.message_coalesce_count, time }
     }
 }
 
@@ -65,6 +114,12 @@ impl Function {
         self.reset_registers();
     }
 
+    /// As [`Function::reset`], but the regions stay where they are on the bus.
+    pub(super) fn reset_level(&mut self) {
+        self.config.reset_function();
+        self.reset_registers();
+    }
+
     /// As [`Function::reset`], without configuration space.
     pub(super) fn reset_registers(&mut self) {
         self.msix.reset();
@@ -79,9 +134,22 @@ impl Function {
     /// An event happened.
     pub(super) fn raise(&mut self, event: u32) {
         if !self.events & event & self.written.event_enable != 0 {
-            self.msix.raise(EVENT_VECTOR);
+            self.raise_event_vector();
         }
         self.events |= event;
+    }
+
+    /// One that does not exist is ignored.
+    fn raise_event_vector(&mut self) {
+        self.msix.raise(u16::try_from(self.written.event_vector).unwrap_or(u16::MAX));
+    }
+
+    /// Events go to this vector from now on; those that already happened are raised there too, so that none is missed.
+    pub(super) fn set_event_vector(&mut self, vector: u32) {
+        self.written.event_vector = vector;
+        if self.written.event_enable & self.events != 0 {
+            self.raise_event_vector();
+        }
     }
 
     pub(super) const fn clear_events(&mut self, bits: u32) {
@@ -92,7 +160,7 @@ impl Function {
     pub(super) fn enable_events(&mut self, bits: u32) {
         let bits = bits & event::ALL;
         if bits & !self.written.event_enable & self.events != 0 {
-            self.msix.raise(EVENT_VECTOR);
+            self.raise_event_vector();
         }
         self.written.event_enable = bits;
     }

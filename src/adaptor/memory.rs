@@ -16,8 +16,7 @@ pub struct DeviceId(pub u16);
 pub enum Home {
     /// The guest's memory, which is shared with the adaptor.
     Guest,
-    /// The guest's bus, where any device may answer. Each access is carried out at once and as a whole, or by none of its
-    /// bytes as far as the device allows.
+    /// The guest's bus, where any device may answer, or none. An operation has one segment, and ends when there is an answer.
     Bus,
     /// A device that is hosted here; addresses are bytes from its beginning.
     Hosted(DeviceId),
@@ -66,7 +65,7 @@ impl MemoryOperation {
         }
     }
 
-    /// What it is about.
+    /// Where it goes, in order.
     pub fn segments(&self) -> &[Segment] {
         match self {
             Self::Read { segments, .. } | Self::Write { segments, .. } => segments,

@@ -9,6 +9,7 @@
 //! transactions, the [`master`] unit executes those of other nodes, and [`pci`] is what the guest's software sees of it all.
 
 pub mod address;
+mod assurance;
 pub mod bus;
 pub mod channel;
 pub mod event;
@@ -17,6 +18,7 @@ pub mod inventory;
 pub mod master;
 pub mod memory;
 pub mod mesh;
+pub mod messages;
 pub mod pci;
 pub mod random;
 pub mod status;
@@ -34,6 +36,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use self::address::{BLOCK_SIZE, Geometry, Location, NodeId, NodeSet};
+use self::assurance::RangeLoads;
 use self::channel::Channel;
 use self::function::{Function, event as events};
 use self::inventory::{Entry, Inventory, Name};
@@ -42,8 +45,10 @@ use self::memory::{Home, MemoryFault, MemoryOperation, MemoryResult, OperationId
 use self::mesh::neighbour::Refusal;
 use self::mesh::packet::{Incarnation, Packet};
 use self::mesh::{InventoryNews, Mesh, Ticket, Timing, Wanted};
+use self::messages::Message;
 use self::pci::{ConfigAction, Meaning, NodeEntry, Register, RegisterWrite, registers};
 use self::random::Random;
+use self::status::Direction;
 use self::target::Target;
 use self::transaction::{Finished, Request, RequestKind};
 
@@ -83,6 +88,7 @@ pub struct Adaptor {
     sharing: Sharing,
     /// Another adaptor has this node's id.
     duplicate: bool,
+    ranges: RangeLoads,
     completions: VecDeque<Completion>,
     /// Bulk transactions that have ended.
     bulk: VecDeque<Finished>,
@@ -110,6 +116,7 @@ impl Adaptor {
             inventory: Inventory::default(),
             sharing: Sharing::Unknown,
             duplicate: false,
+            ranges: RangeLoads::default(),
             completions: VecDeque::new(),
             bulk: VecDeque::new(),
             events: VecDeque::new(),
@@ -147,13 +154,7 @@ impl Adaptor {
                 self.function.config.read(offset, &mut data);
                 self.completions.push_back(Completion { tag, data: data.into() });
             }
-            Meaning::Registers(offset) => {
-                let mut data = vec![0; len];
-                let register = |register| self.register(register);
-                let node = |node| self.node_entry(node);
-                registers::read(offset, &mut data, register, node, &self.function.msix);
-                self.completions.push_back(Completion { tag, data: data.into() });
-            }
+            Meaning::Registers(offset) => self.load_registers(now, tag, offset, len),
             Meaning::Nothing => self.completions.push_back(Completion::all_ones(tag, len)),
         }
         self.run(now);
@@ -175,14 +176,16 @@ impl Adaptor {
             Meaning::Check(..) | Meaning::Nothing => {}
             Meaning::Config(offset) => {
                 if self.function.config.write(offset, data) == Some(ConfigAction::FunctionLevelReset) {
-                    self.handle_reset(now);
+                    self.function.reset_level();
+                    self.begin_new_life(now);
                 }
                 let masked = self.function.config.msix_function_masked();
                 self.function.msix.set_function_mask(masked);
             }
             Meaning::Registers(offset) => {
                 let written = self.function.written;
-                let list = registers::write(offset, data, |r| written.get(r), &mut self.function.msix);
+                let (doorbells, msix) = (self.master.messages_mut().doorbells_mut(), &mut self.function.msix);
+                let list = registers::write(offset, data, |r| written.get(r), doorbells, msix);
                 for write in list {
                     self.write_register(now, write);
                 }
@@ -270,6 +273,7 @@ impl Adaptor {
 
     /// The link to the node is gone.
     pub fn handle_link_down(&mut self, now: Instant, node: NodeId) {
+        self.target.drop_read_ahead(node);
         self.mesh.handle_link_down(now, node);
         self.run(now);
     }
@@ -308,21 +312,36 @@ impl Adaptor {
         self.completions.pop_front()
     }
 
-    /// A memory operation, to be executed at once.
+    /// Whether the bus takes operations on its devices ([`Home::Bus`]) from now on; it does at first. Others do not wait for it.
+    pub const fn handle_bus_ready(&mut self, is_ready: bool) {
+        self.master.set_bus_ready(is_ready);
+    }
+
+    /// A memory operation, to be begun at once. One on the bus may end later, and others come meanwhile.
     pub fn poll_memory(&mut self, now: Instant) -> Option<MemoryOperation> {
         loop {
             let mesh = &self.mesh;
             let may_execute = |origin, kind: &RequestKind| mesh.may_execute(now, origin, kind.direction());
             let operation = self.master.poll_operation(may_execute);
             self.collect_answers();
+            self.tell_of_messages(now);
             let operation = operation?;
             let hosted = matches!(operation.home(), Home::Hosted(_));
-            if hosted || self.function.config.bus_master_enabled() {
+            // A function that may not be bus master reaches no memory.
+            if !hosted && !self.function.config.bus_master_enabled() {
+                self.handle_memory_done(now, operation.id(), Err(MemoryFault::Unmapped));
+            } else if operation.home() == Home::Bus && self.is_own(&operation) {
+                self.handle_memory_done(now, operation.id(), Err(MemoryFault::Refused));
+            } else {
                 return Some(operation);
             }
-            // A function that may not be bus master reaches no memory.
-            self.handle_memory_done(now, operation.id(), Err(MemoryFault::Unmapped));
         }
+    }
+
+    /// Whether an operation on the bus would come back to this function.
+    fn is_own(&self, operation: &MemoryOperation) -> bool {
+        let geometry = self.settings.geometry;
+        operation.segments().iter().any(|segment| self.function.config.is_own(geometry, segment))
     }
 
     /// The next packet for the link to `to`.
@@ -342,7 +361,8 @@ impl Adaptor {
 
     /// When to call [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.target.poll_timeout(), self.mesh.poll_timeout()].into_iter().flatten().min()
+        let messages = self.master.messages().poll_timeout();
+        [self.target.poll_timeout(), self.mesh.poll_timeout(), messages].into_iter().flatten().min()
     }
 
     /// Time has passed. Hand in what has arrived before, so that an answer that is already here does not count as late.
@@ -367,6 +387,10 @@ impl Adaptor {
                 Wanted::Discard(origin) => self.master.discard(origin),
                 // The flow's window is the buffer's bound, so that it is never full.
                 Wanted::Request(request) => {
+                    // What it writes here may tell of what is new there.
+                    if request.kind.direction() == Direction::Write {
+                        self.target.drop_read_ahead(request.origin.node);
+                    }
                     let _ = self.master.push(request);
                 }
             }
@@ -377,18 +401,24 @@ impl Adaptor {
         }
         self.note_sharing();
         while let Some(completion) = self.target.poll_completion() {
+            let completion = self.finish_register_load(completion);
             self.completions.push_back(completion);
         }
         while let Some(event) = self.mesh.poll_event() {
-            if matches!(event, Event::LinkUp(..) | Event::LinkDown(_) | Event::PeerRestarted(..)) {
+            if let Event::LinkUp(node, _) | Event::LinkDown(node) | Event::PeerRestarted(node, _) = event {
                 self.function.raise(events::LINK);
+                self.target.drop_read_ahead(node);
             }
             self.events.push_back(event);
         }
         if self.target.poll_error_event() {
             self.function.raise(events::ERROR);
         }
+        if self.target.poll_failed_event() {
+            self.function.raise(events::FAILED);
+        }
         self.exchange_inventories(now);
+        self.tell_of_messages(now);
     }
 
     /// Tells and learns what nodes export.
@@ -413,6 +443,12 @@ impl Adaptor {
         }
         if news {
             self.function.raise(events::INVENTORY);
+        }
+    }
+
+    fn tell_of_messages(&mut self, now: Instant) {
+        for vector in self.master.messages_mut().poll_vectors(now) {
+            self.function.msix.raise(vector);
         }
     }
 
@@ -470,6 +506,7 @@ impl Adaptor {
         let Settings { node, geometry, timing, .. } = self.settings;
         let counters = self.target.counters();
         let buffer = u16::try_from(self.function.written.log_select).unwrap_or(u16::MAX);
+        let messages = self.master.messages();
         match register {
             Register::Magic => u32::from_le_bytes(*b"ARDM").into(),
             Register::Version => 1 << 16 | 1,
@@ -501,6 +538,25 @@ impl Adaptor {
             Register::ServedWrites => self.master.served_writes(),
             Register::ServedReads => self.master.served_reads(),
             Register::Refused => self.master.refused(),
+            Register::RegisterBase
+            | Register::RegisterExtent
+            | Register::IoBase
+            | Register::IoExtent
+            | Register::AccessBase
+            | Register::AccessExtent
+            | Register::AssuranceBase
+            | Register::AssuranceExtent
+            | Register::IoWindowSize => self.space_register(register),
+            Register::RangeStatus => self.ranges.status().into(),
+            Register::FailedBlock => self.failed_block(),
+            Register::FailedCount => u64::try_from(self.target.failed_blocks()).unwrap_or(u64::MAX),
+            Register::MessageInfo => messages.front().map_or(0, Message::info),
+            Register::MessageCount => messages.count().into(),
+            Register::MessageData => messages.front().map_or(0, |message| message.data),
+            Register::MessageNumber => messages.number().into(),
+            Register::MessageLimit => messages::LIMIT.into(),
+            Register::MessageOverflows => messages.overflows().into(),
+            Register::MessagesReceived => messages.received(),
             Register::InventoryCount => u64::try_from(self.selected_inventory().0).unwrap_or(u64::MAX),
             Register::InventoryVersion => self.selected_inventory().1.into(),
             Register::InventoryKind => self.selected_entry().kind.into(),
@@ -510,12 +566,23 @@ impl Adaptor {
             Register::InventoryName0 => self.selected_entry().name.word(0),
             Register::InventoryName1 => self.selected_entry().name.word(1),
             Register::InventoryName2 => self.selected_entry().name.word(2),
-            Register::Control | Register::OverflowAck => 0,
+            Register::Control | Register::OverflowAck | Register::FailedPop | Register::MessagePop => 0,
             Register::EventEnable
             | Register::CommandAddress
             | Register::CommandCookie
             | Register::Command
             | Register::LogSelect
+            | Register::RangeStart
+            | Register::RangeEnd
+            | Register::RangeSpace
+            | Register::ReadAheadTime
+            | Register::ReadAhead0
+            | Register::ReadAhead1
+            | Register::ReadAhead2
+            | Register::ReadAhead3
+            | Register::MessageCoalesceCount
+            | Register::MessageCoalesceTime
+            | Register::EventVector
             | Register::InventorySelect => self.function.written.get(register),
         }
     }
@@ -529,6 +596,16 @@ impl Adaptor {
             Register::CommandAddress => written.command_address = write.value,
             Register::CommandCookie => written.command_cookie = low,
             Register::LogSelect => written.log_select = low,
+            Register::EventVector => self.function.set_event_vector(low),
+            Register::MessagePop => self.master.messages_mut().pop(low),
+            Register::MessageCoalesceCount => {
+                written.message_coalesce_count = low;
+                self.master.messages_mut().set_coalescing(written.coalescing());
+            }
+            Register::MessageCoalesceTime => {
+                written.message_coalesce_time = low;
+                self.master.messages_mut().set_coalescing(written.coalescing());
+            }
             Register::InventorySelect => written.inventory_select = low,
             Register::OverflowAck => {
                 if let Ok(node) = u8::try_from(low) {
@@ -547,7 +624,7 @@ impl Adaptor {
                 let (address, cookie) = (written.command_address, written.command_cookie);
                 self.master.start_command(low, address, cookie);
             }
-            _ => {}
+            _ => self.write_assurance_register(write),
         }
     }
 }

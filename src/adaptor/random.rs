@@ -19,8 +19,8 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number, not 0, that everybody may see. From a single output the generator's state could be computed, and with it
-    /// the nonces that prove who is alive; from the sum of two it cannot.
+    /// A number, not 0, that others may see. From a single output the generator's state could be computed, and with it every number
+    /// that it gives and those from which it was seeded, so also the nonces for other peers; from the sum of two it cannot.
     pub const fn next_public(&mut self) -> u64 {
         loop {
             let number = self.next().wrapping_add(self.next());

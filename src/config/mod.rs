@@ -25,8 +25,8 @@ pub use units::format_size;
 
 /// The longest deadline: QEMU gives up after 5 s, and a reply after that would kill the device.
 pub const MAX_DEADLINE: Duration = Duration::from_secs(4);
-/// The largest access space in bytes: SeaBIOS and OVMF place its BARs in no guest where it is larger, as with 46 physical
-/// address bits each of them gives 8 TiB to 64-bit BARs, and with more bits no more.
+/// The largest access space in bytes: SeaBIOS and OVMF place its BARs in no guest where it is larger. They have room for this one
+/// with 46 physical address bits, and with more bits not for more.
 pub const MAX_SPACE_SIZE: u64 = 1 << 41;
 /// The longest path of a UNIX socket.
 const MAX_SOCKET_PATH: usize = 107;
@@ -266,8 +266,8 @@ impl Config {
         })
     }
 
-    /// The physical address bits with which both SeaBIOS and OVMF have room for the spaces. Aligned, they take four times
-    /// `space_size`, and OVMF gives 64-bit BARs an eighth of what can be addressed, SeaBIOS up to 46 bits no less.
+    /// The physical address bits with which both SeaBIOS and OVMF have room for the spaces. These take four times `space_size`,
+    /// and OVMF gives 64-bit BARs an eighth of what can be addressed, SeaBIOS up to 46 bits no less.
     pub const fn guest_address_bits(&self) -> u32 {
         self.geometry.space_size().trailing_zeros().saturating_add(5)
     }

@@ -29,6 +29,8 @@ pub struct Connection {
     sent: usize,
     /// The socket was full at the last write, and has not become writable since.
     blocked: bool,
+    /// As a link: what arrives stays in the socket for now.
+    held_back: bool,
 }
 
 impl Connection {
@@ -40,7 +42,17 @@ impl Connection {
         let interest = transport.interest(wanted);
         poller.add(transport.stream(), token, interest)?;
         let (framer, out) = (Framer::default(), Vec::new());
-        Ok(Self { transport, token, wanted, interest, framer, out, sent: 0, blocked: false })
+        Ok(Self {
+            transport,
+            token,
+            wanted,
+            interest,
+            framer,
+            out,
+            sent: 0,
+            blocked: false,
+            held_back: false,
+        })
     }
 
     /// The socket.
@@ -71,6 +83,15 @@ impl Connection {
             self.interest = interest;
         }
         Ok(())
+    }
+
+    /// Leaves what arrives in the socket, or not any more. Only for links.
+    ///
+    /// # Errors
+    /// As [`Poller::modify`].
+    pub fn hold_back(&mut self, poller: &Poller, held_back: bool) -> io::Result<()> {
+        self.held_back = held_back;
+        self.set_interest(poller, Interest { readable: !held_back, writable: self.blocked })
     }
 
     /// Reads once into `scratch`, without TLS at most `most` bytes. `Ok(Some(0))` is the end of the stream, `None` that nothing came for the mesh.
@@ -132,7 +153,7 @@ impl Connection {
             self.blocked = !self.write_out()?;
             progress = true;
         }
-        self.set_interest(poller, Interest { readable: true, writable: self.blocked })?;
+        self.set_interest(poller, Interest { readable: !self.held_back, writable: self.blocked })?;
         Ok(progress)
     }
 

@@ -3,12 +3,14 @@
 use core::time::Duration;
 use std::net::SocketAddr;
 
+use super::allowance::Allowance;
 use super::backoff::Backoff;
 use crate::adaptor::Instant;
 use crate::adaptor::address::NodeId;
 use crate::adaptor::mesh::neighbour::{Identity, Refusal};
 use crate::adaptor::mesh::packet::Incarnation;
 use crate::adaptor::random::Random;
+use crate::chatter::Chatter;
 use crate::poller::Token;
 
 /// By how much the node with the higher id lets the other one dial first, where both can.
@@ -69,6 +71,8 @@ pub struct Peer {
     pub same_as: Option<PeerKey>,
     /// The operator knows that this address and another one are the same router's.
     pub told_same: bool,
+    /// How often it may come, or go on as another incarnation.
+    pub changes: Allowance,
     head_start: Duration,
     backoff: Backoff,
     last_problem: Option<String>,
@@ -89,6 +93,7 @@ impl Peer {
             met: None,
             same_as: None,
             told_same: false,
+            changes: Allowance::new(now),
             head_start,
             backoff: Backoff::default(),
             last_problem: None,
@@ -123,9 +128,10 @@ impl Peer {
     }
 
     /// Tells the operator what is wrong, unless that was the last thing said.
-    pub fn report(&mut self, level: log::Level, problem: &str) {
-        if self.last_problem.as_deref() != Some(problem) {
-            log::log!(level, "{}: {problem}", self.key);
+    pub fn report(&mut self, now: Instant, chatter: &mut Chatter, level: log::Level, problem: &str) {
+        if self.last_problem.as_deref() != Some(problem)
+            && chatter.log(now, level, format_args!("{}: {problem}", self.key))
+        {
             self.last_problem = Some(problem.to_owned());
         }
     }

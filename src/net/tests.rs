@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
+mod hostile;
 mod refused;
 mod routers;
 mod tls;

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use super::StartError;
 use super::guest::Guest;
 use crate::adaptor::address::Geometry;
-use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult};
+use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId};
 use crate::adaptor::{Adaptor, Completion, Instant};
 use crate::poller::{Interest, Poller, Report, Token};
 use crate::vfio::{Connection, DeviceShape, Listener};
@@ -89,9 +89,22 @@ impl Bus {
         })
     }
 
-    /// Executes an operation on the guest's memory; without a guest there is none.
-    pub fn execute(&self, operation: &MemoryOperation) -> MemoryResult {
-        self.guest.as_ref().map_or(Err(MemoryFault::Unmapped), |guest| guest.execute(operation))
+    /// Whether an operation on the guest's bus can be begun; without a guest, it fails at once.
+    pub fn takes_bus_operations(&self) -> bool {
+        self.guest.as_ref().is_none_or(Guest::takes_bus_operations)
+    }
+
+    /// Executes an operation on the guest's memory, or begins one on its bus, whose end comes from [`Self::poll_done`]; `None` then.
+    pub fn execute(&mut self, operation: &MemoryOperation) -> Option<MemoryResult> {
+        match &mut self.guest {
+            Some(guest) => guest.execute(operation),
+            None => Some(Err(MemoryFault::Unmapped)),
+        }
+    }
+
+    /// An operation on the guest's bus that has ended.
+    pub fn poll_done(&mut self) -> Option<(OperationId, MemoryResult)> {
+        self.guest.as_mut()?.poll_done()
     }
 
     /// Answers the guest's load. A load of a guest that is gone needs no answer.
@@ -152,8 +165,11 @@ impl Bus {
     fn detach(&mut self, now: Instant, adaptor: &mut Adaptor, why: &str) {
         if let Some(guest) = self.guest.take() {
             log::info!("guest detached: {why}");
-            guest.end(adaptor);
+            let ended = guest.end(adaptor);
             adaptor.handle_reset(now);
+            for (operation, result) in ended {
+                adaptor.handle_memory_done(now, operation, result);
+            }
         }
     }
 

@@ -6,12 +6,13 @@
 use bytes::Bytes;
 
 use crate::adaptor::address::Geometry;
-use crate::adaptor::memory::{MemoryOperation, MemoryResult};
+use crate::adaptor::memory::{Home, MemoryFault, MemoryOperation, MemoryResult, OperationId};
 use crate::adaptor::pci::msix::VECTORS;
 use crate::adaptor::{Adaptor, Busy, Completion, Instant, LoadTag, MemoryView, Region};
 use crate::poller::{Interest, Poller, Report, Token};
 use crate::vfio::{
-    Connection, DeviceShape, GuestMemory, Intake, Interrupts, ReplyToken, Request, Sharing, sharing_in,
+    Connection, DeviceShape, DmaDone, DmaKind, GuestMemory, Intake, Interrupts, ReplyToken, Request, Sharing,
+    sharing_in,
 };
 
 /// Requests taken in one turn.
@@ -160,7 +161,10 @@ impl Guest {
             return Ok(false);
         }
         match self.connection.receive().map_err(|error| error.to_string())? {
-            Intake::Some => Ok(true),
+            Intake::Some => {
+                self.readable = !self.connection.is_drained();
+                Ok(true)
+            }
             Intake::Full => Ok(false),
             Intake::Nothing => {
                 self.readable = false;
@@ -187,6 +191,9 @@ impl Guest {
             },
             Request::DmaMap { token, map, file } => {
                 let process = self.process;
+                if let Some(agreed) = self.connection.agreed() {
+                    self.memory.set_limit(agreed.max_maps);
+                }
                 let result = self.memory.map(&map, file, |file| sharing_in(process, file));
                 if let Err(error) = &result {
                     log::warn!(
@@ -255,9 +262,34 @@ impl Guest {
         }
     }
 
-    /// Executes an operation on the guest's memory.
-    pub fn execute(&self, operation: &MemoryOperation) -> MemoryResult {
-        self.memory.execute(operation)
+    /// Whether an operation on the guest's bus can be begun.
+    pub fn takes_bus_operations(&self) -> bool {
+        self.connection.can_send_dma()
+    }
+
+    /// Executes an operation on the guest's memory, or begins one on its bus, whose end comes from [`Self::poll_done`]; `None` then.
+    pub fn execute(&mut self, operation: &MemoryOperation) -> Option<MemoryResult> {
+        if operation.home() == Home::Guest {
+            return Some(self.memory.execute(operation));
+        }
+        let [segment] = operation.segments() else { return Some(Err(MemoryFault::Refused)) };
+        // Memory is reached by its windows, which are gone with a reset; what QEMU was asked for may still land.
+        if self.memory.holds(segment) {
+            return Some(Err(MemoryFault::Refused));
+        }
+        let kind = match operation {
+            MemoryOperation::Read { .. } => DmaKind::Read(segment.len),
+            MemoryOperation::Write { data, .. } => DmaKind::Write(data.clone()),
+        };
+        match self.connection.send_dma(operation.id(), segment.address, &kind) {
+            Ok(()) => None,
+            Err(_) => Some(Err(MemoryFault::Refused)),
+        }
+    }
+
+    /// An operation on the guest's bus that has ended.
+    pub fn poll_done(&mut self) -> Option<(OperationId, MemoryResult)> {
+        self.connection.poll_dma().map(result_of)
     }
 
     /// Answers the load that waits, if it is this one.
@@ -275,12 +307,15 @@ impl Guest {
         self.interrupts.signal(vector);
     }
 
-    /// Sends the answers, and chooses what to wait for. Returns whether there may be requests that were held back until now.
+    /// Sends what there is to send, and chooses what to wait for. Returns whether there may be requests, or operations on the bus, that
+    /// were held back until now.
     ///
     /// # Errors
     /// Where the socket fails.
     pub fn flush(&mut self, poller: &Poller) -> Result<bool, String> {
-        let progress = self.connection.flush().map_err(|error| error.to_string())?;
+        let was_ready = self.takes_bus_operations();
+        let mut progress = self.connection.flush().map_err(|error| error.to_string())?;
+        progress |= !was_ready && self.takes_bus_operations();
         let interest =
             Interest { readable: self.connection.wants_read(), writable: self.connection.wants_write() };
         if interest != self.interest {
@@ -290,10 +325,21 @@ impl Guest {
         Ok(progress)
     }
 
-    /// The guest is gone: its interrupts are no longer connected, and its memory is let go.
-    pub fn end(mut self, adaptor: &mut Adaptor) {
+    /// The guest is gone: its interrupts are no longer connected, and its memory is let go. Returns operations on its bus that have
+    /// ended by that, to be handed in after the core's reset: until then it would take them for not executed.
+    pub fn end(mut self, adaptor: &mut Adaptor) -> Vec<(OperationId, MemoryResult)> {
         self.interrupts.disconnect_all();
         self.tell_vectors(adaptor);
         adaptor.handle_memory_view(MemoryView::Unknown);
+        self.connection.fail_dma();
+        core::iter::from_fn(|| self.poll_done()).collect()
     }
+}
+
+fn result_of(done: DmaDone) -> (OperationId, MemoryResult) {
+    let result = done.result.map_err(|error| {
+        log::debug!("an access to a device of the guest's bus failed: {error}");
+        MemoryFault::Refused
+    });
+    (done.operation, result)
 }

@@ -4,7 +4,6 @@
 //! out, by bounded portions from each source, until there is nothing more to do.
 
 mod bus;
-mod chatter;
 mod guest;
 mod outputs;
 
@@ -13,11 +12,11 @@ use std::io;
 use thiserror::Error;
 
 use self::bus::Bus;
-use self::chatter::Chatter;
 use crate::adaptor::address::NodeSet;
 use crate::adaptor::mesh::Timing;
 use crate::adaptor::mesh::neighbour::{Identity, Neighbour};
 use crate::adaptor::{self, Adaptor, Instant, Region};
+use crate::chatter::Chatter;
 use crate::config::{Config, format_size};
 use crate::event_loop::{Clock, EventLoop, Service};
 use crate::hosted::{self, Devices};
@@ -188,9 +187,8 @@ fn log_spaces(config: &Config) {
         if config.guest_address_bits() > TCG_ADDRESS_BITS { log::Level::Warn } else { log::Level::Info };
     log::log!(
         level,
-        "BAR2 holds {} and BAR4 {}: the guest has room for them with {} or more physical address bits (QEMU: -cpu ...,phys-bits=N)",
+        "BAR2 and BAR4 hold {} each: the guest has room for them with {} or more physical address bits (QEMU: -cpu ...,phys-bits=N)",
         format_size(Region::Access.size(config.geometry)),
-        format_size(Region::Assurance.size(config.geometry)),
         config.guest_address_bits()
     );
 }

@@ -90,20 +90,27 @@ impl Node {
         any
     }
 
-    /// Executes the core's operations, each where it belongs, and as many as others may be kept waiting for. Returns whether
-    /// there were any.
+    /// Executes the core's operations, each where it belongs, and as many as others may be kept waiting for; begins those on
+    /// the guest's bus. Returns whether there were any, or any ended.
     fn execute(&mut self) -> bool {
         let mut progress = false;
+        while let Some((id, result)) = self.bus.poll_done() {
+            progress = true;
+            self.adaptor.handle_memory_done(self.clock.now(), id, result);
+        }
         for _ in 0..OPERATIONS_AT_ONCE {
             // An operation is executed under a lease that may run out while this turn lasts.
             let now = self.clock.now();
+            self.adaptor.handle_bus_ready(self.bus.takes_bus_operations());
             let Some(operation) = self.adaptor.poll_memory(now) else { return progress };
             progress = true;
             let result = match operation.home() {
-                Home::Hosted(device) => self.devices.execute(device, &operation),
+                Home::Hosted(device) => Some(self.devices.execute(device, &operation)),
                 Home::Guest | Home::Bus => self.bus.execute(&operation),
             };
-            self.adaptor.handle_memory_done(now, operation.id(), result);
+            if let Some(result) = result {
+                self.adaptor.handle_memory_done(now, operation.id(), result);
+            }
         }
         progress
     }
@@ -130,18 +137,16 @@ impl Node {
 
     /// Tells the operator what guests and other nodes can bring about as often as they like.
     fn report(&mut self, now: Instant, event: Event) {
-        let Some(withheld) = self.chatter.admit(now) else { return };
-        if withheld > 0 {
-            log::warn!("{withheld} lines about nodes and resets were left out");
-        }
-        match event {
-            Event::LinkUp(node, incarnation) => log::info!("node {node}: up, incarnation {incarnation}"),
-            Event::LinkDown(node) => log::warn!("node {node}: down"),
+        use log::Level::{Info, Warn};
+        let (level, line) = match event {
+            Event::LinkUp(node, incarnation) => (Info, format!("node {node}: up, incarnation {incarnation}")),
+            Event::LinkDown(node) => (Warn, format!("node {node}: down")),
             Event::PeerRestarted(node, incarnation) => {
-                log::warn!("node {node}: restarted or reset, now incarnation {incarnation}");
+                (Warn, format!("node {node}: restarted or reset, now incarnation {incarnation}"))
             }
-            Event::Reset(incarnation) => log::info!("reset, now incarnation {incarnation}"),
-            Event::CutLink(_) | Event::MemoryNotShared => {}
-        }
+            Event::Reset(incarnation) => (Info, format!("reset, now incarnation {incarnation}")),
+            Event::CutLink(_) | Event::MemoryNotShared => return,
+        };
+        self.chatter.log(now, level, line);
     }
 }

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 
 pub use self::paths::{PathEvent, Paths};
-use self::queues::{Budget, Queues};
+use self::queues::{Budget, Queues, cost};
 use self::table::Table;
 use crate::adaptor::Instant;
 use crate::adaptor::address::NodeId;
@@ -52,7 +52,7 @@ pub enum RouterEvent {
 /// What a router did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets passed on.
+    /// Packets passed on, those included that still wait.
     pub forwarded: u64,
     /// Packets dropped because their destination is not reached, or lies where they came from.
     pub unroutable: u64,
@@ -157,18 +157,15 @@ impl Router {
             Body::Join { .. } | Body::Refuse { .. } => return,
             _ => {}
         }
+        let origin = Origin { node: packet.source, channel: packet.channel };
         let counter = if !self.table.names(link, packet.source) {
             &mut self.counters.strange
         } else if hops(wire) >= MAX_HOPS {
             &mut self.counters.looping
         } else if let Some(way) = self.table.way(packet.destination).filter(|way| way.link != link)
-            && let Some(port) = self.ports.get_mut(&way.link)
+            && self.ports.contains_key(&way.link)
         {
-            // A copy of its own: the packet as it arrived keeps all of what was read with it in memory.
-            let mut copy = wire.to_vec();
-            count_hop(&mut copy);
-            let origin = Origin { node: packet.source, channel: packet.channel };
-            if port.queues.push(&mut self.budget, origin, packet.destination, Bytes::from(copy)) {
+            if self.enqueue(way.link, origin, packet.destination, wire) {
                 &mut self.counters.forwarded
             } else {
                 &mut self.counters.overflowed
@@ -177,6 +174,35 @@ impl Router {
             &mut self.counters.unroutable
         };
         *counter = counter.saturating_add(1);
+    }
+
+    /// Puts a packet into the queue of its flow. Returns whether there was room.
+    fn enqueue(&mut self, link: LinkId, origin: Origin, destination: NodeId, wire: &[u8]) -> bool {
+        let full = |port: &Port| port.queues.is_flow_full(origin, destination, wire.len());
+        if self.ports.get(&link).is_none_or(full) || !self.make_room(origin, cost(wire.len())) {
+            return false;
+        }
+        let Some(port) = self.ports.get_mut(&link) else { return false };
+        // A copy of its own: the packet as it arrived keeps all of what was read with it in memory.
+        let mut copy = wire.to_vec();
+        count_hop(&mut copy);
+        port.queues.push(&mut self.budget, origin, destination, Bytes::from(copy))
+    }
+
+    /// Sees to it that a packet of the origin finds room: whoever holds most has to give some back, unless that is the
+    /// origin itself. Returns whether there is.
+    fn make_room(&mut self, origin: Origin, cost: usize) -> bool {
+        while !self.budget.has_room(cost) {
+            let Some(largest) = self.budget.largest_above(origin, cost) else { return false };
+            let fullest = self.ports.values_mut().max_by_key(|port| port.queues.held(largest));
+            let dropped = fullest.map_or(0, |port| port.queues.shorten(&mut self.budget, largest));
+            if dropped == 0 {
+                return false;
+            }
+            self.counters.forwarded = self.counters.forwarded.saturating_sub(dropped);
+            self.counters.overflowed = self.counters.overflowed.saturating_add(dropped);
+        }
+        true
     }
 
     /// The next packet for the link, as it goes on the wire. News of routes go before everything that waits.

@@ -94,13 +94,18 @@ impl Paths {
         self.events.pop_front()
     }
 
-    /// Whether packets of the node may arrive over the link.
+    /// Whether packets of the node may arrive over the link: of one with a direct link over no other, so that no router speaks
+    /// for it. What a router still holds when that link comes is sent again.
     pub fn may_come_from(&self, link: LinkId, node: NodeId) -> bool {
         match self.links.get(&link).map(|link| &link.reach) {
             Some(Reach::Node(there)) => *there == node,
-            Some(Reach::Router(_)) => node != self.own,
+            Some(Reach::Router(_)) => node != self.own && !self.is_neighbour(node),
             None => false,
         }
+    }
+
+    fn is_neighbour(&self, node: NodeId) -> bool {
+        self.links.values().any(|link| matches!(link.reach, Reach::Node(there) if there == node))
     }
 
     /// The nodes whose packets go over the link.
@@ -225,8 +230,11 @@ mod tests {
         paths.handle_link_up(LinkId(2), neighbour(Identity::Node(TWO)));
         assert!(paths.may_come_from(LinkId(1), THREE) && !paths.may_come_from(LinkId(1), OWN));
         assert!(paths.may_come_from(LinkId(2), TWO) && !paths.may_come_from(LinkId(2), THREE));
+        assert!(!paths.may_come_from(LinkId(1), TWO), "no router speaks for a neighbour");
         paths.handle_routes(LinkId(2), &routes(&[(3, 1)]));
         assert_eq!(paths.nodes(LinkId(2)).collect::<Vec<_>>(), [TWO], "only routers have routes");
         assert_eq!(paths.handle_silence(TWO), Some(LinkId(2)));
+        paths.handle_link_down(LinkId(2));
+        assert!(paths.may_come_from(LinkId(1), TWO));
     }
 }

@@ -443,6 +443,62 @@ fn a_slow_destination_stops_nobody_else() {
     assert_eq!(router.buffered(), 0);
 }
 
+#[test]
+fn however_many_flood_a_newcomer_has_room_for_a_window() {
+    let now = Instant::ZERO;
+    let mut router =
+        Router::new(Settings { incarnation: Incarnation(1), buffer: 64 << 20, patience: PATIENCE });
+    for (link, identity) in [(1, Identity::Router), (2, node(2)), (3, node(3))] {
+        router.handle_link_up(now, LinkId(link), Neighbour { identity, incarnation: Incarnation(10) });
+    }
+    let flooding = 10..60u8;
+    let route = |node| Route { node: NodeId(node), distance: 1, incarnation: Incarnation(1) };
+    let body = Body::Routes(Routes::new(flooding.clone().map(route)));
+    router.handle_packet(
+        now,
+        LinkId(1),
+        &frame(&wire(&Packet::between(Identity::Router, NodeId(0), Incarnation(10), body))),
+    );
+    while router.poll_packet(LinkId(2)).is_some() {}
+    let progress = Progress { epoch: Epoch(0), acknowledge: Sequence(0), echo: Stamp(0) };
+    let write = |source, sequence, len| {
+        let data = Bytes::from(vec![source; len]);
+        let body = Body::Write { progress, sequence: Sequence(sequence), at: Location::memory(0), data };
+        frame(&wire(&Packet { body, ..confirm(source, 2) }))
+    };
+    // They take turns, so that all of them hold the same.
+    for round in 0..40 {
+        for source in flooding.clone() {
+            router.handle_packet(now, LinkId(1), &write(source, round, 60_000));
+        }
+    }
+    assert!(router.buffered() > 63 << 20 && router.counters().overflowed > 800);
+    let before = router.counters();
+    for sequence in 0..256 {
+        router.handle_packet(now, LinkId(3), &write(3, sequence, 4096));
+        assert!(router.buffered() <= 64 << 20);
+    }
+    // Nor does it lose that when they go on.
+    for round in 0..40 {
+        for source in flooding.clone() {
+            router.handle_packet(now, LinkId(1), &write(source, round, 60_000));
+        }
+    }
+    let mut next = 0;
+    while let Some(packet) = router.poll_packet(LinkId(2)) {
+        if let Packet { source: NodeId(3), body: Body::Write { sequence, .. }, .. } = frame(&packet).packet {
+            assert_eq!(sequence, Sequence(next));
+            next += 1;
+        }
+    }
+    assert_eq!((next, router.buffered()), (256, 0));
+    let counters = router.counters();
+    assert_eq!(
+        counters.forwarded + counters.overflowed,
+        before.forwarded + before.overflowed + 256 + 40 * 50
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

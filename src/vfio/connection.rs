@@ -4,15 +4,21 @@
 //! next one until it is answered. What needs only the device's shape is answered in here. A malformed message is
 //! answered with an error and the stream stays in step, as long as its size field can be believed.
 //!
-//! Both buffers are bounded. Where the input is full, [`Connection::wants_read`] is false and the socket keeps the
+//! Commands of this server to its client go beside all that, see [`dma`].
+//!
+//! All buffers are bounded. Where the input is full, [`Connection::wants_read`] is false and the socket keeps the
 //! rest; where replies are not taken, no further request is handed out.
 
 mod commands;
+mod dma;
+
+pub use dma::{DmaDone, DmaError, DmaKind, DmaRefused, MAX_DMA, MAX_DMA_TRANSFER};
 
 use super::descriptors::DescriptorQueue;
 use super::message::{Command, HEADER_SIZE, Header, Kind, MAX_MESSAGE, RegionAccess};
 use super::request::{ConnectionId, DeviceShape, Echo, ReplyToken, Request};
 use super::socket;
+use super::version::Agreement;
 use bytes::{Buf, Bytes, BytesMut};
 use log::{debug, warn};
 use std::fmt;
@@ -24,6 +30,8 @@ use std::os::unix::net::UnixStream;
 const READ_SIZE: usize = 64 << 10;
 /// Bytes of unread messages from which on nothing more is received, unless one message alone is longer.
 const INPUT_LIMIT: usize = 256 << 10;
+/// The same while replies are awaited, which may stand behind stores.
+const INPUT_LIMIT_AWAITING: usize = 1 << 20;
 /// Bytes of unsent replies from which on no request is handed out.
 const OUTPUT_LIMIT: usize = 64 << 10;
 /// Malformed messages of one client that are logged.
@@ -87,8 +95,11 @@ pub struct Connection {
     position: u64,
     descriptors: DescriptorQueue,
     output: BytesMut,
-    negotiated: bool,
+    dma: dma::Commands,
+    /// What was agreed on by VERSION.
+    agreed: Option<Agreement>,
     waiting_for_reply: bool,
+    is_drained: bool,
     complaints: u32,
 }
 
@@ -107,8 +118,10 @@ impl Connection {
             position: 0,
             descriptors: DescriptorQueue::default(),
             output: BytesMut::new(),
-            negotiated: false,
+            dma: dma::Commands::default(),
+            agreed: None,
             waiting_for_reply: false,
+            is_drained: false,
             complaints: 0,
         })
     }
@@ -116,6 +129,11 @@ impl Connection {
     /// Which connection this is.
     pub const fn id(&self) -> ConnectionId {
         self.id
+    }
+
+    /// What client and server have agreed on, once they have.
+    pub const fn agreed(&self) -> Option<Agreement> {
+        self.agreed
     }
 
     /// The client's process id as this process sees it; `None` where it is unknown or in another namespace.
@@ -136,16 +154,22 @@ impl Connection {
     /// The input limit; the length of the message that is being received where that is more.
     fn input_limit(&self) -> usize {
         let current = Header::parse(&self.input).and_then(|header| header.message_size());
-        INPUT_LIMIT.max(current.unwrap_or(0))
+        let limit = if self.dma.are_unanswered() { INPUT_LIMIT_AWAITING } else { INPUT_LIMIT };
+        limit.max(current.unwrap_or(0))
     }
 
-    /// Whether replies are waiting for the socket to become writable.
+    /// Whether replies or commands are waiting for the socket to become writable.
     pub fn wants_write(&self) -> bool {
-        !self.output.is_empty()
+        !self.output.is_empty() || !self.dma.unsent.is_empty()
     }
 
     fn has_room_for_replies(&self) -> bool {
         self.output.len() < OUTPUT_LIMIT
+    }
+
+    /// Whether the last receive took all that there was, so that another one would only cost time before the socket is readable again.
+    pub const fn is_drained(&self) -> bool {
+        self.is_drained
     }
 
     /// Receives once, without waiting.
@@ -157,6 +181,8 @@ impl Connection {
             return Ok(Intake::Full);
         }
         self.input.reserve(READ_SIZE);
+        let room = self.input.capacity().saturating_sub(self.input.len());
+        self.is_drained = false;
         let received = loop {
             match socket::receive(&self.stream, &mut self.input) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -168,10 +194,14 @@ impl Connection {
         if received.len == 0 {
             return Ok(Intake::End);
         }
-        if !received.descriptors.is_empty() || received.surplus {
+        let has_descriptors = !received.descriptors.is_empty() || received.surplus;
+        if has_descriptors {
             let begin = self.input.len().saturating_sub(received.len);
             self.descriptors.push(&self.input, self.position, begin, received.descriptors, received.surplus);
         }
+        // A receive also ends behind descriptors.
+        self.is_drained = received.len < room && !has_descriptors;
+        self.pick_replies();
         Ok(Intake::Some)
     }
 
@@ -181,11 +211,14 @@ impl Connection {
     /// Where the client broke the protocol so that the connection has to be dropped.
     pub fn next_request(&mut self) -> Result<Option<Request>, Broken> {
         while !self.waiting_for_reply && self.has_room_for_replies() {
+            let position = self.position;
             let Some(message) = self.next_message()? else { break };
             match message.header.kind() {
                 Kind::Command => {}
                 Kind::Reply => {
-                    self.handle_reply(&message.header);
+                    if !self.dma.was_picked(position) {
+                        self.complain(&message.header, "a reply that nothing asked for");
+                    }
                     continue;
                 }
                 Kind::Invalid => {
@@ -193,7 +226,8 @@ impl Connection {
                     continue;
                 }
             }
-            if !self.negotiated && !matches!(Command::n(message.header.command), Some(Command::Version)) {
+            if self.agreed.is_none() && !matches!(Command::n(message.header.command), Some(Command::Version))
+            {
                 self.refuse(&message.header, libc::EINVAL, "a command before VERSION");
                 return Err(Broken::NotVersion(message.header.command));
             }
@@ -215,12 +249,6 @@ impl Connection {
         let (descriptors, surplus) = self.descriptors.take(self.position);
         self.position = self.position.saturating_add(size as u64);
         Ok(Some(Message { header, body, descriptors, surplus }))
-    }
-
-    /// Replies belong to commands of this server (DMA_READ and DMA_WRITE have ids of their own), of which it
-    /// sends none.
-    fn handle_reply(&mut self, header: &Header) {
-        self.complain(header, "a reply that nothing asked for");
     }
 
     fn complain(&mut self, header: &Header, problem: &str) {
@@ -289,24 +317,43 @@ impl Connection {
         own
     }
 
-    /// Sends the replies, as many as the socket takes without waiting. Returns whether that made room for requests which
-    /// [`Connection::next_request`] held back: ask it again, since nothing else will tell of them.
+    /// Sends replies, and then commands, as many as the socket takes without waiting. Returns whether that made room for requests
+    /// which [`Connection::next_request`] held back: ask it again, since nothing else will tell of them.
     ///
     /// # Errors
     /// Where the socket fails; the connection is then of no more use.
     pub fn flush(&mut self) -> io::Result<bool> {
         let was_full = !self.has_room_for_replies();
-        while !self.output.is_empty() {
-            match self.stream.write(&self.output) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(sent) => self.output.advance(sent.min(self.output.len())),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+        if self.dma.is_begun && !self.send_command()? {
+            return Ok(false);
+        }
+        if send(&mut self.stream, &mut self.output)? {
+            self.send_command()?;
         }
         Ok(was_full && self.has_room_for_replies())
     }
+
+    /// Sends what is left of a command. Returns whether nothing is.
+    fn send_command(&mut self) -> io::Result<bool> {
+        let before = self.dma.unsent.len();
+        let is_sent = send(&mut self.stream, &mut self.dma.unsent)?;
+        self.dma.is_begun = !is_sent && (self.dma.is_begun || self.dma.unsent.len() < before);
+        Ok(is_sent)
+    }
+}
+
+/// Writes from the front of `bytes`. Returns whether the socket took all of them.
+fn send(stream: &mut UnixStream, bytes: &mut impl Buf) -> io::Result<bool> {
+    while bytes.has_remaining() {
+        match stream.write(bytes.chunk()) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(sent) => bytes.advance(sent.min(bytes.remaining())),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
 }
 
 impl AsFd for Connection {

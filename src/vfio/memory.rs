@@ -24,6 +24,9 @@ pub const MAX_RANGES: usize = 32_768;
 /// The size in bytes from which on a range without a file is taken for the guest's RAM.
 const RAM_SIZE: u64 = 1 << 20;
 
+/// With fewer files than this it is not worth while to look for those that are gone.
+const FORGET_AT: usize = 32;
+
 /// Why a range was not mapped or unmapped.
 #[derive(Debug)]
 pub enum MapError {
@@ -31,7 +34,7 @@ pub enum MapError {
     Range,
     /// It overlaps a range that is mapped already.
     Overlap,
-    /// As many ranges are mapped as are allowed.
+    /// As many ranges are mapped as were agreed on.
     TooMany,
     /// The descriptor is not that of a regular file.
     NotAFile,
@@ -65,7 +68,7 @@ impl fmt::Display for MapError {
         match self {
             Self::Range => f.write_str("the range is empty or wraps around"),
             Self::Overlap => f.write_str("the range overlaps one that is mapped already"),
-            Self::TooMany => write!(f, "{MAX_RANGES} ranges are mapped already"),
+            Self::TooMany => f.write_str("as many ranges are mapped as were agreed on"),
             Self::NotAFile => f.write_str("the descriptor is not that of a file that can be mapped"),
             Self::FileTooShort { needed, size } => {
                 write!(f, "the range ends at {needed:#x} in a file of {size:#x} bytes")
@@ -90,7 +93,7 @@ enum Backing {
     /// The client gave no file.
     Unreachable,
     /// The file's bytes are not those that the guest sees.
-    Private,
+    Private { _file: Arc<File> },
     /// The file is mapped here.
     Mapped(Mapping),
 }
@@ -102,31 +105,60 @@ struct Range {
     backing: Backing,
 }
 
+/// A file that ranges are in.
+#[derive(Debug)]
+struct KnownFile {
+    /// One descriptor, whatever number of ranges is in it; gone with the last of them. Then the file may have another's number.
+    file: Weak<File>,
+    sharing: Sharing,
+}
+
 /// See the module. A new one for each client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct GuestMemory {
     ranges: BTreeMap<u64, Range>,
-    /// One descriptor for each file, whatever number of ranges is in it.
-    files: HashMap<FileId, Weak<File>>,
-    sharing: HashMap<FileId, Sharing>,
+    /// The most ranges.
+    limit: usize,
+    files: HashMap<FileId, KnownFile>,
+    /// With so many, those that are gone are forgotten.
+    forget_at: usize,
     seen_file: bool,
     private: bool,
     warned: bool,
 }
 
+impl Default for GuestMemory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl GuestMemory {
     /// Nothing is mapped.
     pub fn new() -> Self {
-        Self::default()
+        Self {
+            ranges: BTreeMap::new(),
+            limit: MAX_RANGES,
+            files: HashMap::new(),
+            forget_at: 0,
+            seen_file: false,
+            private: false,
+            warned: false,
+        }
     }
 
-    /// What is known of the guest's RAM as a whole: `Private` once any of it was found to be so, `Shared` if all files seen so
-    /// far are shared, `Unknown` otherwise.
+    /// From now on the client may map this number of ranges at most, and never more than [`MAX_RANGES`].
+    pub fn set_limit(&mut self, ranges: usize) {
+        self.limit = ranges.min(MAX_RANGES);
+    }
+
+    /// What is known of the guest's RAM as a whole: `Private` once any of it was found to be so, `Shared` if all files that ranges are
+    /// in are shared, `Unknown` otherwise.
     pub fn sharing(&self) -> Sharing {
-        let mut found = self.sharing.values();
+        let mut mapped = self.files.values().filter(|known| known.file.strong_count() > 0);
         if self.private {
             Sharing::Private
-        } else if self.seen_file && found.all(|&sharing| sharing == Sharing::Shared) {
+        } else if self.seen_file && mapped.all(|known| known.sharing == Sharing::Shared) {
             Sharing::Shared
         } else {
             Sharing::Unknown
@@ -134,7 +166,7 @@ impl GuestMemory {
     }
 
     /// Maps a range. `judge` tells whether a file is the guest's own memory (by [`super::sharing_in`]); it is asked once for
-    /// each file.
+    /// each file, and again where all of it was unmapped meanwhile.
     ///
     /// # Errors
     /// Where the range or the file is not usable; then nothing has changed. QEMU goes on after that, so it is logged.
@@ -162,7 +194,7 @@ impl GuestMemory {
         {
             return Err(MapError::Overlap);
         }
-        if self.ranges.len() >= MAX_RANGES {
+        if self.ranges.len() >= self.limit {
             return Err(MapError::TooMany);
         }
         let writable = DmaMapFlags::from_bits_retain(map.flags).contains(DmaMapFlags::WRITE);
@@ -194,7 +226,7 @@ impl GuestMemory {
             return Err(MapError::FileTooShort { needed, size });
         }
         let id = FileId::of(&file, &metadata)?;
-        let sharing = *self.sharing.entry(id).or_insert_with(|| judge(&id));
+        let (file, sharing) = self.keep(id, file, judge);
         self.seen_file = true;
         if sharing == Sharing::Private {
             if !self.private {
@@ -204,21 +236,32 @@ impl GuestMemory {
                 );
             }
             self.private = true;
-            return Ok(Backing::Private);
+            return Ok(Backing::Private { _file: file });
         }
-        let place = FileOffset::from_arc(self.keep(id, file), map.offset);
+        let place = FileOffset::from_arc(file, map.offset);
         let len = usize::try_from(map.size).map_err(|_| MapError::Range)?;
         Ok(Backing::Mapped(Mapping::of_file(place, len, writable)?))
     }
 
-    fn keep(&mut self, id: FileId, file: File) -> Arc<File> {
-        if let Some(kept) = self.files.get(&id).and_then(Weak::upgrade) {
-            return kept;
+    fn keep(
+        &mut self,
+        id: FileId,
+        file: File,
+        judge: impl FnOnce(&FileId) -> Sharing,
+    ) -> (Arc<File>, Sharing) {
+        if let Some(known) = self.files.get(&id)
+            && let Some(file) = known.file.upgrade()
+        {
+            return (file, known.sharing);
+        }
+        if self.files.len() >= self.forget_at {
+            self.files.retain(|_, known| known.file.strong_count() > 0);
+            self.forget_at = self.files.len().saturating_mul(2).max(FORGET_AT);
         }
         let file = Arc::new(file);
-        self.files.retain(|_, kept| kept.strong_count() > 0);
-        self.files.insert(id, Arc::downgrade(&file));
-        file
+        let sharing = judge(&id);
+        self.files.insert(id, KnownFile { file: Arc::downgrade(&file), sharing });
+        (file, sharing)
     }
 
     /// The first large range of a client is its RAM. (Later ones without a file are other devices' memory.)
@@ -296,6 +339,15 @@ impl GuestMemory {
         }
     }
 
+    /// Whether a segment touches the guest's own memory, so that it is not, or not only, another device's.
+    pub fn holds(&self, segment: &Segment) -> bool {
+        let end = segment.address.saturating_add(segment.len as u64);
+        let touched = self.ranges.range(..end).rev();
+        touched
+            .take_while(|(at, range)| range_end(**at, range) > segment.address)
+            .any(|(_, range)| !matches!(range.backing, Backing::Unreachable))
+    }
+
     fn resolve(&self, segments: &[Segment], write: bool) -> Result<Vec<Piece<'_>>, MemoryFault> {
         let mut pieces = Vec::with_capacity(segments.len());
         for segment in segments {
@@ -324,7 +376,7 @@ impl GuestMemory {
             }
             let memory = match &range.backing {
                 Backing::Unreachable => return Err(MemoryFault::Unmapped),
-                Backing::Private => return Err(MemoryFault::NotShared),
+                Backing::Private { .. } => return Err(MemoryFault::NotShared),
                 Backing::Mapped(memory) => memory,
             };
             if write && !range.writable {

@@ -163,6 +163,30 @@ fn sharing_is_judged_once_for_each_file() {
 }
 
 #[test]
+fn files_that_are_gone_are_forgotten_and_judged_anew() {
+    let file = sealed(0x1000);
+    let mut memory = GuestMemory::new();
+    let map_as = |memory: &mut GuestMemory, at, file: &File, sharing| {
+        memory.map(&range(at, 0x1000, 0, 3), Some(file.try_clone().unwrap().into()), |_| sharing).unwrap();
+    };
+    let unmap = DmaUnmap { argsz: 24, flags: 0, address: 0, size: 0x1000 };
+    map_as(&mut memory, 0x1000, &file, Sharing::Shared);
+    for _ in 0..1000 {
+        map_as(&mut memory, 0, &sealed(0x1000), Sharing::Unknown);
+        assert_eq!(memory.sharing(), Sharing::Unknown);
+        memory.unmap(&unmap).unwrap();
+        assert_eq!(memory.sharing(), Sharing::Shared);
+        assert!(memory.files.len() <= FORGET_AT);
+    }
+    // The one that stayed is still known, and one that comes back may be another with the same number.
+    map_as(&mut memory, 0, &file, Sharing::Private);
+    assert_eq!(memory.sharing(), Sharing::Shared);
+    memory.unmap(&DmaUnmap { size: 0x2000, ..unmap }).unwrap();
+    map_as(&mut memory, 0, &file, Sharing::Private);
+    assert_eq!(memory.sharing(), Sharing::Private);
+}
+
+#[test]
 fn unusable_ranges_are_refused_and_change_nothing() {
     let file = sealed(0x2000);
     let mut memory = GuestMemory::new();
@@ -250,5 +274,20 @@ proptest! {
                 None => prop_assert_eq!(read(&memory, &[(address, len)]), Err(MemoryFault::Unmapped)),
             }
         }
+    }
+}
+
+#[test]
+fn memory_is_told_from_what_is_none() {
+    let mut memory = GuestMemory::new();
+    let file = sealed(0x3000);
+    map(&mut memory, range(0x1000, 0x2000, 0, 3), Some(&file)).unwrap();
+    map(&mut memory, range(0x8000, 0x1000, 0, 3), None).unwrap();
+    let holds = |address, len| memory.holds(&Segment { address, len });
+    for (address, len) in [(0x1000, 1), (0x2fff, 1), (0xfff, 2), (0, 0x10000), (0x2fff, 0x7000)] {
+        assert!(holds(address, len), "{len:#x} bytes at {address:#x}");
+    }
+    for (address, len) in [(0, 0x1000), (0x3000, 0x5000), (0x8000, 0x1000), (u64::MAX, 8)] {
+        assert!(!holds(address, len), "{len:#x} bytes at {address:#x}");
     }
 }

@@ -85,6 +85,11 @@ impl Header {
         })
     }
 
+    /// The header of a command whose body has `body` bytes.
+    pub fn command(id: u16, command: u16, body: usize) -> Self {
+        Self { flags: 0, ..Self::reply(id, command, body) }
+    }
+
     /// The header of a successful reply whose body has `body` bytes.
     pub fn reply(id: u16, command: u16, body: usize) -> Self {
         let size = u32::try_from(HEADER_SIZE.saturating_add(body)).unwrap_or(u32::MAX);
@@ -113,6 +118,11 @@ impl Header {
             Self::REPLY => Kind::Reply,
             _ => Kind::Invalid,
         }
+    }
+
+    /// Whether a reply says that the command has failed.
+    pub const fn is_error(&self) -> bool {
+        self.flags & Self::ERROR != 0
     }
 
     /// Whether the sender of the command waits for no reply.
@@ -249,69 +259,13 @@ bodies! {
         /// Bytes of data.
         count: u32,
     }
-}
 
-/// Why a client's version is not accepted.
-#[derive(Debug, PartialEq, Eq)]
-pub enum VersionError {
-    /// The body is shorter than the two version numbers.
-    Short,
-    /// A major version that this server does not speak.
-    Major(u16),
-    /// The capabilities are not a JSON object, or their `capabilities` are not one.
-    Capabilities(String),
-}
-
-impl core::fmt::Display for VersionError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Short => f.write_str("the VERSION message is too short"),
-            Self::Major(major) => write!(f, "the client speaks vfio-user {major}.x, this server speaks 0.0"),
-            Self::Capabilities(why) => write!(f, "the client's capabilities are malformed: {why}"),
-        }
-    }
-}
-
-impl core::error::Error for VersionError {}
-
-/// What this server can do, as the reply to VERSION says it. QEMU refuses a reply that is longer than its own
-/// message (about 200 bytes), more than 16 descriptors, and page sizes below 4096.
-const CAPABILITIES: &str = "{\"capabilities\":{\"max_msg_fds\":16,\"max_data_xfer_size\":1048576,\
-                            \"max_dma_maps\":65535,\"pgsizes\":4096}}\0";
-
-impl Version {
-    /// Checks the client's VERSION body and builds the body of the reply.
-    ///
-    /// Capabilities may be absent, empty, or lack their NUL. The reply names version 0.0, which every 0.x client has to
-    /// accept.
-    ///
-    /// # Errors
-    /// Where the client's version or capabilities are not usable.
-    pub fn negotiate(body: &[u8]) -> Result<Vec<u8>, VersionError> {
-        let client = Self::parse(body).ok_or(VersionError::Short)?;
-        if client.major != 0 {
-            return Err(VersionError::Major(client.major));
-        }
-        let text = body.get(Self::SIZE..).unwrap_or_default();
-        let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
-        check_capabilities(text).map_err(VersionError::Capabilities)?;
-        let mut reply = Vec::with_capacity(Self::SIZE.saturating_add(CAPABILITIES.len()));
-        Self { major: 0, minor: 0 }.emit(&mut reply);
-        reply.put_slice(CAPABILITIES.as_bytes());
-        Ok(reply)
-    }
-}
-
-fn check_capabilities(text: &[u8]) -> Result<(), String> {
-    if text.is_empty() {
-        return Ok(());
-    }
-    let value: serde_json::Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    let object = value.as_object().ok_or("not a JSON object")?;
-    match object.get("capabilities") {
-        None => Ok(()),
-        Some(capabilities) if capabilities.is_object() => Ok(()),
-        Some(_) => Err("\"capabilities\" is not an object".into()),
+    /// DMA_READ and DMA_WRITE, and their replies, before the data.
+    DmaAccess {
+        /// The first byte's address on the bus of the function.
+        address: u64,
+        /// Bytes of data.
+        count: u64,
     }
 }
 
@@ -320,12 +274,6 @@ fn check_capabilities(text: &[u8]) -> Result<(), String> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    /// What QEMU 11.1.3 sends first, without its header.
-    const QEMU_VERSION: &[u8] =
-        b"\0\0\0\0{\"capabilities\": {\"migration\": {\"max_bitmap_size\": 268435456, \
-        \"pgsize\": 4096}, \"max_msg_fds\": 16, \"max_data_xfer_size\": 1048576, \"pgsizes\": 4096, \
-        \"max_dma_maps\": 65535, \"write_multiple\": true}}\0";
 
     #[test]
     fn header_golden_bytes() {
@@ -374,6 +322,21 @@ mod tests {
     }
 
     #[test]
+    fn dma_command_golden_bytes() {
+        let bytes = [
+            7, 0, 11, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0xfe, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0,
+            0, 0,
+        ];
+        let access = DmaAccess { address: 0xfe00_0020, count: 4 };
+        let mut out = Vec::new();
+        Header::command(7, Command::DmaRead as u16, DmaAccess::SIZE).emit(&mut out);
+        access.emit(&mut out);
+        assert_eq!(out, bytes);
+        assert_eq!(Header::parse(&bytes).unwrap().kind(), Kind::Command);
+        assert_eq!(DmaAccess::parse(&bytes[HEADER_SIZE..]), Some(access));
+    }
+
+    #[test]
     fn sizes_that_no_message_can_have() {
         let size = |size| Header { id: 0, command: 0, size, flags: 0, error: 0 }.message_size();
         assert_eq!(size(15), None);
@@ -381,32 +344,6 @@ mod tests {
         assert_eq!(size(u32::try_from(MAX_MESSAGE).unwrap()), Some(MAX_MESSAGE));
         assert_eq!(size(u32::try_from(MAX_MESSAGE).unwrap() + 1), None);
         assert_eq!(size(u32::MAX), None);
-    }
-
-    #[test]
-    fn version_reply_fits_where_qemu_expects_it() {
-        let reply = Version::negotiate(QEMU_VERSION).unwrap();
-        assert!(reply.len() <= QEMU_VERSION.len());
-        assert_eq!(reply.get(..4), Some(&[0; 4][..]));
-        assert_eq!(reply.last(), Some(&0));
-        let json: serde_json::Value = serde_json::from_slice(&reply[4..reply.len() - 1]).unwrap();
-        assert_eq!(json["capabilities"]["max_msg_fds"], MAX_DESCRIPTORS);
-        assert_eq!(json["capabilities"]["max_data_xfer_size"], MAX_TRANSFER);
-        assert!(json["capabilities"].get("write_multiple").is_none());
-    }
-
-    #[test]
-    fn odd_versions() {
-        for polite in [&b"\0\0\x01\0"[..], b"\0\0\0\0\0", b"\0\0\0\0{}", b"\0\0\0\0{}\0", b"\0\0\0\0{}\0{\0"]
-        {
-            assert!(Version::negotiate(polite).is_ok(), "{polite:?}");
-        }
-        assert_eq!(Version::negotiate(b"\0\0\0"), Err(VersionError::Short));
-        assert_eq!(Version::negotiate(b"\x01\0\0\0{}\0"), Err(VersionError::Major(1)));
-        for rude in [&b"\0\0\0\0{"[..], b"\0\0\0\0[]\0", b"\0\0\0\0{\"capabilities\":1}\0", b"\0\0\0\0\xff\0"]
-        {
-            assert!(matches!(Version::negotiate(rude), Err(VersionError::Capabilities(_))), "{rude:?}");
-        }
     }
 
     proptest! {
@@ -420,7 +357,7 @@ mod tests {
             }
             let _ = (DmaMap::parse(&bytes), DmaUnmap::parse(&bytes), DeviceInfo::parse(&bytes));
             let _ = (RegionInfo::parse(&bytes), IrqInfo::parse(&bytes), SetIrqs::parse(&bytes));
-            let _ = (RegionAccess::parse(&bytes), Version::negotiate(&bytes));
+            let _ = (RegionAccess::parse(&bytes), DmaAccess::parse(&bytes), Version::parse(&bytes));
         }
     }
 }

@@ -9,6 +9,9 @@
 //! [`Connection::wants_read`] and [`Connection::wants_write`] say. After [`Intake::End`], [`Broken`] or an error of the
 //! socket take what `next_request` still has, drop all three and wait for the next client; a guest that
 //! is started again is a new one.
+//!
+//! [`Connection::send_dma`] asks the client to read or write at a bus address on the device's behalf; what comes of that is told by
+//! [`Connection::poll_dma`] some turns later, or never before the end of the connection.
 
 mod connection;
 mod descriptors;
@@ -19,10 +22,14 @@ pub mod message;
 mod request;
 mod sharing;
 mod socket;
+mod version;
 
-pub use connection::{Broken, Connection, Intake};
+pub use connection::{
+    Broken, Connection, DmaDone, DmaError, DmaKind, DmaRefused, Intake, MAX_DMA, MAX_DMA_TRANSFER,
+};
 pub use interrupts::{Interrupts, VectorChange};
 pub use listener::{ListenError, Listener};
 pub use memory::{GuestMemory, MAX_RANGES, MapError};
 pub use request::{ConnectionId, DeviceShape, ReplyToken, Request};
 pub use sharing::{FileId, Sharing, sharing_in};
+pub use version::{Agreement, VersionError};

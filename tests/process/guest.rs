@@ -4,8 +4,10 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
+use vfio_bindings::bindings::vfio;
 use vfio_user::Client;
 use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
+use vmm_sys_util::eventfd::EventFd;
 
 use super::node::PATIENCE;
 
@@ -24,7 +26,14 @@ const COMMAND_COOKIE: u64 = 0x48;
 const COMMAND: u64 = 0x4c;
 const COMMAND_STATUS: u64 = 0x50;
 const COMMAND_RESULT: u64 = 0x58;
+const MESSAGE_INFO: u64 = 0x180;
+const MESSAGE_DATA: u64 = 0x188;
+const MESSAGE_POP: u64 = 0x190;
+const MESSAGE_NUMBER: u64 = 0x194;
+const MESSAGE_COALESCE_COUNT: u64 = 0x1a0;
+const MESSAGE_COALESCE_TIME: u64 = 0x1a4;
 const NODE_TABLE: u64 = 0x1000;
+const DOORBELL_TABLE: u64 = 0x3000;
 
 /// The window size that nodes have by default.
 const WINDOW: u64 = 256 << 20;
@@ -39,6 +48,17 @@ const LIST: u64 = 0x2000;
 
 pub const READ: u32 = 1;
 pub const WRITE: u32 = 2;
+/// The address is one of the bus, where devices are.
+pub const DEVICE: u32 = 4;
+
+/// A message, as registers have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    pub source: u8,
+    pub doorbell: u8,
+    pub size: u8,
+    pub data: u64,
+}
 
 /// A guest with a driver: memory that it shares with the adaptor, and the device.
 pub struct Guest {
@@ -157,6 +177,11 @@ impl Guest {
         self.wide_register(COMMAND_RESULT)
     }
 
+    /// Places BAR0.
+    pub fn place_registers(&mut self, address: u32) {
+        self.client.region_write(CONFIG, 0x10, &address.to_le_bytes()).unwrap();
+    }
+
     /// Stores into a node's window.
     pub fn store(&mut self, node: u8, offset: u64, data: &[u8]) {
         self.client.region_write(ACCESS, WINDOW * u64::from(node) + offset, data).unwrap();
@@ -193,6 +218,78 @@ impl Guest {
         let mut word = [0; 4];
         self.client.region_read(IO, IO_PART + IO_WINDOW * u64::from(node) + offset, &mut word).unwrap();
         u32::from_le_bytes(word)
+    }
+
+    /// Gives a vector an eventfd.
+    pub fn connect(&mut self, vector: u32) -> EventFd {
+        let event = EventFd::new(libc::EFD_NONBLOCK).unwrap();
+        let flags = vfio::VFIO_IRQ_SET_DATA_EVENTFD | vfio::VFIO_IRQ_SET_ACTION_TRIGGER;
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&event);
+        self.client.set_irqs(vfio::VFIO_PCI_MSIX_IRQ_INDEX, flags, vector, 1, &[fd]).unwrap();
+        event
+    }
+
+    /// Opens a doorbell to every node, with a vector.
+    pub fn open_doorbell(&mut self, doorbell: u8, vector: u32) {
+        let entry = DOORBELL_TABLE + 64 * u64::from(doorbell);
+        self.set_register(entry, vector.into(), 4);
+        for word in 0..4 {
+            self.set_register(entry + 0x20 + 8 * word, u64::MAX, 8);
+        }
+        // What was written is done when this is answered.
+        self.register(entry);
+    }
+
+    /// Masks a doorbell with this vector.
+    pub fn mask_doorbell(&mut self, doorbell: u8, vector: u32) {
+        let entry = DOORBELL_TABLE + 64 * u64::from(doorbell);
+        self.set_register(entry, u64::from(vector) | 1 << 31, 4);
+        self.register(entry);
+    }
+
+    /// When vectors of messages are raised.
+    pub fn coalesce(&mut self, count: u32, micros: u32) {
+        self.set_register(MESSAGE_COALESCE_COUNT, count.into(), 4);
+        self.set_register(MESSAGE_COALESCE_TIME, micros.into(), 4);
+        self.register(MESSAGE_COALESCE_TIME);
+    }
+
+    /// Takes the oldest message out of the queue.
+    pub fn take_message(&mut self) -> Option<Message> {
+        let info = self.register(MESSAGE_INFO);
+        if info >> 31 == 0 {
+            return None;
+        }
+        let [source, doorbell, size, _] = info.to_le_bytes();
+        let data = self.wide_register(MESSAGE_DATA);
+        let number = self.register(MESSAGE_NUMBER);
+        self.set_register(MESSAGE_POP, number.into(), 4);
+        Some(Message { source, doorbell, size, data })
+    }
+
+    /// Stores a message of 8 bytes.
+    pub fn ring(&mut self, node: u8, doorbell: u8, value: u64) {
+        let offset = IO_WINDOW * u64::from(node) + 8 * u64::from(doorbell);
+        self.client.region_write(IO, offset, &value.to_le_bytes()).unwrap();
+    }
+
+    /// Stores a message of 4 bytes.
+    pub fn ring_short(&mut self, node: u8, doorbell: u8, value: u32) {
+        let offset = IO_WINDOW * u64::from(node) + 8 * u64::from(doorbell);
+        self.client.region_write(IO, offset, &value.to_le_bytes()).unwrap();
+    }
+
+    /// Loads a doorbell: the room there, and above it how many messages of this node it has taken.
+    pub fn ask(&mut self, node: u8, doorbell: u8) -> u64 {
+        let mut data = [0; 8];
+        let offset = IO_WINDOW * u64::from(node) + 8 * u64::from(doorbell);
+        self.client.region_read(IO, offset, &mut data).unwrap();
+        u64::from_le_bytes(data)
+    }
+
+    /// The write code of a node's doorbells.
+    pub fn io_check(&mut self, node: u8) -> u8 {
+        self.check_io(node, 0).to_le_bytes()[0]
     }
 
     /// What this guest's own CPU sees in its memory.

@@ -3,16 +3,21 @@
 #![allow(missing_docs, clippy::arithmetic_side_effects, clippy::unwrap_used, clippy::indexing_slicing)]
 #![allow(clippy::panic, clippy::expect_used)]
 
+mod bus;
 mod chaos;
 mod guest;
 mod hosted;
 mod hostile;
 mod judge;
 mod links;
+mod machine;
+mod messages;
 mod node;
 mod proxy;
 mod router;
+mod strangers;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use guest::{Guest, READ, WRITE};
@@ -31,7 +36,12 @@ fn wait_for_reset(node: &mut Node, id: u8, other: &mut Node) {
 
 /// Attaches a guest to node `id`, and waits until `other` knows of it, and it of the `other` one.
 fn attach(place: &Place, id: u8, other: &mut Node, other_id: u8) -> Guest {
-    let mut guest = Guest::attach(&place.socket(id));
+    attach_at(&place.socket(id), id, other, other_id)
+}
+
+/// As [`attach`], at a socket that leads to node `id`.
+fn attach_at(socket: &Path, id: u8, other: &mut Node, other_id: u8) -> Guest {
+    let mut guest = Guest::attach(socket);
     other.wait_for(&format!("node {id}: up, incarnation {:016x}", guest.incarnation()));
     guest.wait_for_node(other_id, true);
     guest

@@ -10,12 +10,14 @@
     clippy::unwrap_used
 )]
 
+mod assurance;
 mod channels;
 mod contract;
 mod flat_memory;
 mod holding;
 mod hosted;
 mod inventory;
+mod messages;
 mod network;
 mod oracle;
 mod packet_fuzz;

@@ -3,6 +3,7 @@
 //! Every store has a value of its own, so that what a target's memory was given names the stores.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use assured_rdma::adaptor::address::NodeId;
 use assured_rdma::adaptor::channel::Channel;
@@ -36,6 +37,8 @@ pub struct Oracle {
     pub bulk_failed: u64,
     pub checks: u64,
     pub failed_checks: u64,
+    pub ranges: u64,
+    pub failed_ranges: u64,
 }
 
 impl Oracle {
@@ -132,6 +135,28 @@ impl Oracle {
         for value in covered {
             let store = self.stores.get_mut(&value).expect("it was stored");
             store.reported = true;
+        }
+    }
+
+    /// A question about blocks of a node's space returned this write code, and cleared nothing.
+    pub fn asked(&mut self, world: &World, from: NodeId, to: NodeId, blocks: Range<u64>, write_code: u8) {
+        self.observe(world);
+        let code = Code::from_bits(write_code).expect("a code of the table");
+        let unchecked = self.unchecked.range((from, to, blocks.start)..(from, to, blocks.end));
+        let covered: Vec<u64> = unchecked.flat_map(|(_, values)| values).copied().collect();
+        self.ranges += 1;
+        let missing = covered.iter().find(|value| !self.stores[value].executed);
+        match code.class() {
+            Class::Ok => assert_eq!(missing, None, "no false OK: it was not executed"),
+            Class::Retry | Class::Permanent => {
+                assert!(missing.is_some(), "{code}: not executed, it says, but all of {covered:?} were");
+            }
+            Class::Unknown => {}
+        }
+        self.failed_ranges += u64::from(!code.is_ok());
+        // All of them have ended, whatever became of them.
+        for value in covered {
+            self.stores.get_mut(&value).expect("it was stored").reported = true;
         }
     }
 

@@ -1,19 +1,23 @@
 //! Random schedules: accesses of several nodes while the network and the nodes fail, with every answer held against the oracle.
 
+use std::collections::BTreeSet;
+use std::ops::AddAssign;
 use std::time::Duration;
 
-use assured_rdma::adaptor::Region;
 use assured_rdma::adaptor::address::NodeId;
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::random::Random;
 use assured_rdma::adaptor::transaction::{RequestKind, TransactionId};
+use assured_rdma::adaptor::{Instant, Region};
 
 use crate::network::{Faults, Station};
 use crate::oracle::Oracle;
-use crate::world::{DEADLINE, EXPORTED, TIMING, World};
+use crate::world::{DEADLINE, EXPORTED, TIMING, WINDOW, World};
 
 const NODES: u8 = 3;
 const STEPS: usize = 120;
+/// READ_AHEAD_TIME after a reset.
+const READ_AHEAD_TIME: Duration = Duration::from_micros(1000);
 /// Where one that claims to be another node has its place.
 const IMPOSTOR: NodeId = NodeId(200);
 
@@ -23,7 +27,13 @@ struct Schedule {
     random: Random,
     routers: u8,
     resets: u64,
+    /// When the last of them was.
+    last_reset: Instant,
     transfers: u64,
+    /// Nodes read ahead, from all others.
+    reads_ahead: bool,
+    /// Loads that were answered at once, with data.
+    at_once: u64,
 }
 
 /// What a run, or many, came to.
@@ -34,6 +44,22 @@ struct Sum {
     refusals: u64,
     bulk_ok: u64,
     bulk_failed: u64,
+    ranges: u64,
+    failed_ranges: u64,
+    at_once: u64,
+}
+
+impl AddAssign for Sum {
+    fn add_assign(&mut self, other: Self) {
+        self.checks += other.checks;
+        self.failed += other.failed;
+        self.refusals += other.refusals;
+        self.bulk_ok += other.bulk_ok;
+        self.bulk_failed += other.bulk_failed;
+        self.ranges += other.ranges;
+        self.failed_ranges += other.failed_ranges;
+        self.at_once += other.at_once;
+    }
 }
 
 /// Runs the schedule of a seed; every broken promise panics.
@@ -54,15 +80,29 @@ fn run(seed: u64, routed: bool) -> Sum {
         (World::with_timing(random.next(), NODES, timing), 0)
     };
     world.faults = faults(&mut random);
-    let mut schedule =
-        Schedule { world, oracle: Oracle::default(), random, routers, resets: 0, transfers: 0 };
+    let reads_ahead = random.next() & 1 == 0;
+    let mut schedule = Schedule {
+        world,
+        oracle: Oracle::default(),
+        random,
+        routers,
+        resets: 0,
+        last_reset: Instant::ZERO,
+        transfers: 0,
+        reads_ahead,
+        at_once: 0,
+    };
+    for id in 1..=NODES {
+        schedule.read_ahead(NodeId(id));
+    }
     for _ in 0..STEPS {
         schedule.act();
     }
     schedule.settle();
-    let Schedule { oracle, world, .. } = schedule;
-    let Oracle { checks, failed_checks: failed, bulk_ok, bulk_failed, .. } = oracle;
-    Sum { checks, failed, refusals: world.network.refusals, bulk_ok, bulk_failed }
+    let Schedule { oracle, world, at_once, .. } = schedule;
+    let Oracle { checks, failed_checks: failed, bulk_ok, bulk_failed, ranges, failed_ranges, .. } = oracle;
+    let refusals = world.network.refusals;
+    Sum { checks, failed, refusals, bulk_ok, bulk_failed, ranges, failed_ranges, at_once }
 }
 
 /// Routers in a row or a ring, each node at one of them; some nodes at a second one, or with a direct link besides.
@@ -119,7 +159,8 @@ impl Schedule {
         match self.below(100) {
             0..33 => self.store_some(),
             33..40 => self.transfer_some(),
-            40..65 => self.check_one(),
+            40..58 => self.check_one(),
+            58..65 => self.ask_some(),
             65..85 => self.read_one(),
             85..90 => {
                 let time = Duration::from_micros(self.random.next() % 20_000);
@@ -180,20 +221,63 @@ impl Schedule {
         self.oracle.checked(&self.world, from, to, offset / 4096, word as u8);
     }
 
-    fn read_one(&mut self) {
+    /// Asks about a range of blocks; about every node's at times.
+    fn ask_some(&mut self) {
         let (from, to, offset) = self.route();
-        let resets = self.resets;
-        let data = self.wait(from, Region::Access, World::space(to, offset), 8);
-        let at = (EXPORTED + offset) as usize;
-        let held = self.world.memory(to)[at..at + 8].to_vec();
-        let word = self.wait(from, Region::Assurance, World::space(to, offset), 4);
+        let block = offset / 4096;
+        let (nodes, blocks) = match self.below(4) {
+            0 => (vec![to], block..block + 1),
+            1 => (vec![to], block..u64::from(from.0) * 4 + 4),
+            2 => (vec![to], 0..WINDOW / 4096),
+            _ => ((1..=NODES).map(NodeId).filter(|&node| node != from).collect(), 0..WINDOW / 4096),
+        };
+        let (first, last) = (u64::from(nodes[0].0), u64::from(nodes[nodes.len() - 1].0));
+        self.world.set_wide_register(from, 0x108, (first << 48) | (blocks.start * 4096));
+        self.world.set_wide_register(from, 0x110, (last << 48) | (blocks.end * 4096));
+        let word = self.wait(from, Region::Registers, 0x118, 4);
+        if let [node] = nodes[..] {
+            self.oracle.asked(&self.world, from, node, blocks, word[0]);
+        } else if word[0] == 0 {
+            for node in nodes {
+                self.oracle.asked(&self.world, from, node, blocks.clone(), 0);
+            }
+        }
+    }
+
+    /// Loads, one or several in a row, and a check.
+    fn read_one(&mut self) {
+        let (from, to, first) = self.route();
+        let (resets, begun) = (self.resets, self.world.now);
+        let count = if self.below(2) == 0 { 1 } else { 1 + self.below(8) };
+        let block = first / 4096;
+        let mut read = Vec::new();
+        for offset in (first..).step_by(8).take(count as usize).filter(|offset| offset / 4096 == block) {
+            let start = self.world.now;
+            let data = self.wait(from, Region::Access, World::space(to, offset), 8);
+            self.at_once += u64::from(self.world.now == start && data[..] != [0xff; 8]);
+            let at = (EXPORTED + offset) as usize;
+            let held = self.world.memory(to)[at..at + 8].to_vec();
+            read.push((data, held));
+        }
+        let word = self.wait(from, Region::Assurance, World::space(to, first), 4);
         let word = u32::from_le_bytes(word[..].try_into().unwrap());
         let read_code = (word >> 8) as u8;
-        // A node that was started again meanwhile has another memory.
-        if read_code == 0 && self.resets == resets {
-            assert_eq!(data[..], held[..], "no false OK: exactly the remote data");
+        // A node that was started again meanwhile has another memory; for a moment the old one's may be what was read ahead.
+        let is_settled =
+            self.resets == resets && (resets == 0 || begun.since(self.last_reset) > READ_AHEAD_TIME);
+        if read_code == 0 && is_settled {
+            for (data, held) in read {
+                assert_eq!(data[..], held[..], "no false OK: exactly the remote data");
+            }
         }
-        self.oracle.checked(&self.world, from, to, offset / 4096, word as u8);
+        self.oracle.checked(&self.world, from, to, block, word as u8);
+    }
+
+    /// The node reads ahead if nodes do in this schedule. A reset ends it.
+    fn read_ahead(&mut self, node: NodeId) {
+        if self.reads_ahead {
+            self.world.set_wide_register(node, 0x140, u64::MAX);
+        }
     }
 
     /// Loads, while things may fail meanwhile.
@@ -236,21 +320,26 @@ impl Schedule {
                 self.world.run_for(time);
             }
             8 if a != spared => {
-                self.resets += 1;
-                self.oracle.observe(&self.world);
-                self.oracle.forget(a);
+                self.begin_life(a);
                 self.world.restart(a);
                 self.world.export(a, 0b11, u64::MAX);
+                self.read_ahead(a);
             }
             9 if a != spared => {
-                self.resets += 1;
-                self.oracle.observe(&self.world);
-                self.oracle.forget(a);
+                self.begin_life(a);
                 self.world.reset(a);
                 self.world.export(a, 0b11, u64::MAX);
+                self.read_ahead(a);
             }
             _ => {}
         }
+    }
+
+    fn begin_life(&mut self, node: NodeId) {
+        self.resets += 1;
+        self.last_reset = self.world.now;
+        self.oracle.observe(&self.world);
+        self.oracle.forget(node);
     }
 
     /// Something happens to a router, or to what claims to be a node.
@@ -313,10 +402,17 @@ impl Schedule {
             self.world.step();
             self.oracle.observe(&self.world);
         }
+        let mut told = BTreeSet::new();
+        for id in (1..=NODES).map(NodeId) {
+            told.extend(self.failed_blocks(id).into_iter().map(|block| (id, block)));
+        }
         for (from, to) in pairs.into_iter().flat_map(|(a, b)| [(a, b), (b, a)]) {
             let offset = u64::from(from.0) * 0x4000;
             for block in 0..4 {
                 let word = self.world.check(from, to, offset + block * 4096);
+                let address = (u64::from(to.0) << 48) | (offset + block * 4096);
+                let was_told = told.remove(&(from, address));
+                assert_eq!(was_told, word != 0, "{from} is told of failed blocks: {address:#x}");
                 self.oracle.checked(&self.world, from, to, offset / 4096 + block, word as u8);
             }
             let value = self.oracle.new_value();
@@ -326,6 +422,23 @@ impl Schedule {
             assert_eq!(word, 0, "after healing, a store from {from} to {to} is done");
             self.oracle.checked(&self.world, from, to, offset / 4096, 0);
         }
+        assert!(told.is_empty(), "blocks that did not fail: {told:x?}");
+    }
+
+    /// Every block of the node's queue of failed blocks when nothing is under way any more. It is empty then.
+    fn failed_blocks(&mut self, node: NodeId) -> Vec<u64> {
+        self.world.set_wide_register(node, 0x108, 0);
+        self.world.set_wide_register(node, 0x110, 1 << 56);
+        self.world.load(node, Region::Registers, 0x118, 4);
+        let count = self.world.register(node, 0x130) as u32;
+        let blocks: Vec<u64> = std::iter::from_fn(|| {
+            let block = self.world.register(node, 0x120);
+            self.world.set_register(node, 0x128, 1);
+            (block != u64::MAX).then_some(block)
+        })
+        .collect();
+        assert_eq!(blocks.len(), count as usize);
+        blocks
     }
 }
 
@@ -342,21 +455,18 @@ fn run_many(test: &str, routed: bool, default: u64) -> Sum {
     for _ in 0..schedules {
         let seed = seeds.next();
         let result = std::panic::catch_unwind(|| run(seed, routed));
-        let Sum { checks, failed, refusals, bulk_ok, bulk_failed } = result.unwrap_or_else(|_| {
+        sum += result.unwrap_or_else(|_| {
             panic!("replay with: SIM_SEED={seed:#x} cargo test --test sim {test} -- --nocapture")
         });
-        sum.checks += checks;
-        sum.failed += failed;
-        sum.refusals += refusals;
-        sum.bulk_ok += bulk_ok;
-        sum.bulk_failed += bulk_failed;
     }
-    let Sum { checks, failed, refusals, bulk_ok, bulk_failed } = sum;
+    let Sum { checks, failed, refusals, bulk_ok, bulk_failed, ranges, failed_ranges, at_once } = sum;
     println!(
-        "{test}: {schedules} schedules, {checks} checks, {failed} of them told of errors, {bulk_ok} bulk writes done, \
-         {bulk_failed} not, {refusals} nodes refused"
+        "{test}: {schedules} schedules, {checks} checks, {failed} of them told of errors, {ranges} ranges, {failed_ranges} of \
+         them did, {at_once} loads from what was read ahead, {bulk_ok} bulk writes done, {bulk_failed} not, {refusals} nodes \
+         refused"
     );
-    assert!(failed > 0 && bulk_failed > 0, "the faults were felt");
+    assert!(failed > 0 && bulk_failed > 0 && failed_ranges > 0, "the faults were felt");
+    assert!(at_once > 0, "nodes read ahead");
     sum
 }
 

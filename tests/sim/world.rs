@@ -249,6 +249,10 @@ impl World {
         tag
     }
 
+    pub fn is_answered(&self, at: NodeId, tag: LoadTag) -> bool {
+        self.answers.contains_key(&(at, tag))
+    }
+
     pub fn answer(&mut self, at: NodeId, tag: LoadTag) -> Option<Bytes> {
         self.answers.remove(&(at, tag))
     }
@@ -282,6 +286,13 @@ impl World {
     }
 
     pub fn set_register(&mut self, at: NodeId, offset: u64, value: u32) {
+        let now = self.now;
+        self.adaptor(at).handle_store(now, Region::Registers, offset, &value.to_le_bytes()).unwrap();
+        self.take_outputs();
+    }
+
+    /// As [`Self::set_register`], of 64 bits.
+    pub fn set_wide_register(&mut self, at: NodeId, offset: u64, value: u64) {
         let now = self.now;
         self.adaptor(at).handle_store(now, Region::Registers, offset, &value.to_le_bytes()).unwrap();
         self.take_outputs();

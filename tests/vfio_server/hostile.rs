@@ -24,6 +24,30 @@ fn a_refused_version_may_be_tried_again() {
 }
 
 #[test]
+fn both_sides_keep_to_what_was_agreed_on() {
+    let (mut client, _server) = start();
+    let with = |capabilities: &str| {
+        let body = format!("\0\0\0\0{{\"capabilities\":{{{capabilities}}}}}\0");
+        command(0, Command::Version, 0, body.as_bytes())
+    };
+    client.write_all(&with("\"max_data_xfer_size\":4095")).unwrap();
+    assert_eq!(reply(&mut client).0.error, libc::EINVAL.unsigned_abs());
+    client.write_all(&with("\"max_data_xfer_size\":4096,\"max_dma_maps\":1,\"pgsizes\":4096")).unwrap();
+    let (header, body) = reply(&mut client);
+    assert_eq!(header.flags, 1);
+    let text = String::from_utf8(body[4..].to_vec()).unwrap();
+    assert!(text.contains("\"max_data_xfer_size\":4096,\"max_dma_maps\":1,\"pgsizes\":4096}"), "{text}");
+    refused(&mut client, &load(1, 2, 0, 4097), libc::EINVAL);
+    refused(&mut client, &store(1, 0, 2, 0, &[1; 4097]), libc::EINVAL);
+    client.write_all(&load(2, CONFIG, 0, 4096)).unwrap();
+    assert_eq!(reply(&mut client).1.len(), RegionAccess::SIZE + 4096);
+    client.write_all(&dma_map(3, 1)).unwrap();
+    assert_eq!(reply(&mut client).0.error, 0);
+    client.write_all(&dma_map(4, 2)).unwrap();
+    assert_eq!(reply(&mut client).0.error, libc::ENOSPC.unsigned_abs());
+}
+
+#[test]
 fn sizes_that_can_not_be_close_the_connection() {
     for size in [0, 15, u32::try_from(MAX_MESSAGE).unwrap() + 1, u32::MAX] {
         let (mut client, server) = start();

@@ -5,6 +5,7 @@
 
 mod client;
 mod descriptors;
+mod dma;
 mod hostile;
 mod path;
 
@@ -78,6 +79,7 @@ impl Device {
             }
             Request::DmaMap { token, map, file } => {
                 let pid = connection.peer_pid();
+                self.memory.set_limit(connection.agreed().unwrap().max_maps);
                 let result = self.memory.map(&map, file, |file| sharing_in(pid, file));
                 connection.reply(token, result.map_err(|error| error.errno()));
             }

@@ -5,7 +5,7 @@
 //! calls that the safe part does not offer, above all for tests of the module itself.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The version of the interface that this library speaks.
 pub const VERSION: u32 = 2;
@@ -63,15 +63,24 @@ pub const RIGHT_READ: u32 = 1 << 0;
 /// Right: other nodes may write.
 pub const RIGHT_WRITE: u32 = 1 << 1;
 
+/// `Export::space`: memory.
+pub const SPACE_MEMORY: u32 = 0;
+/// `Export::space`: I/O, of which a node has 64 KiB; the first page is the adaptor's own.
+pub const SPACE_IO: u32 = 1;
+
 /// `Export::offset`: the adaptor chooses.
 pub const OFFSET_ANY: u64 = u64::MAX;
 
 /// `Window::flags`: this open file exported it.
 pub const WINDOW_MINE: u32 = 1 << 0;
-/// `Window::flags`: a reset removed it and its owner has not noticed yet.
+/// `Window::flags`: a reset removed it, or the end of its function, and its owner has not noticed yet.
 pub const WINDOW_LOST: u32 = 1 << 1;
 /// `Window::flags`: its file is closed, but the adaptor did not let go of it.
 pub const WINDOW_ORPHAN: u32 = 1 << 2;
+/// `Window::flags`: it is in the I/O space.
+pub const WINDOW_IO: u32 = 1 << 3;
+/// `Window::flags`: it is of another PCI function.
+pub const WINDOW_BAR: u32 = 1 << 4;
 
 /// Which way the argument of a call goes, as `_IOC` counts it.
 const NONE: u32 = 0;
@@ -160,15 +169,15 @@ arguments! {
         deadline_us: u32,
         /// The part of it that is kept for the lease, in microseconds.
         lease_us: u32,
-        /// Bytes in each node's window.
+        /// Bytes in each node's window of the access space.
         window_size: u64,
         /// This life of the node: differs after each reset.
         incarnation: u64,
-        /// Stores into the access space since the reset.
+        /// Stores into the access and I/O spaces since the reset.
         stores: u64,
-        /// Loads from the access space.
+        /// Loads from the access and I/O spaces.
         loads: u64,
-        /// Loads from the assurance space.
+        /// Loads from the assurance spaces, peeks too.
         checks: u64,
         /// Transactions that did not end with OK.
         errors: u64,
@@ -182,8 +191,12 @@ arguments! {
         event_counts: [u64; 8],
         /// Bytes in each node's window of the I/O space.
         io_window_size: u64,
+        /// Other nodes' messages taken in since the reset.
+        messages_received: u64,
+        /// Other nodes' messages refused because there was no room.
+        message_overflows: u64,
         /// 0.
-        reserved: [u64; 3],
+        reserved: u64,
     }
 
     /// One node as this adaptor sees it.
@@ -210,6 +223,30 @@ arguments! {
         offset: u64,
         /// In: `RIGHT_*`.
         rights: u32,
+        /// In: `SPACE_*`.
+        space: u32,
+        /// In: who has the rights: bit `n % 64` of word `n / 64`.
+        nodes: [u64; 4],
+    }
+
+    /// Makes a window of what is behind a BAR of another PCI function.
+    ExportBar = (READ | WRITE, 0x08) {
+        /// In: the function's PCI domain.
+        domain: u32,
+        /// In: its bus `[15:8]`, device `[7:3]` and function `[2:0]`.
+        function: u32,
+        /// In: 0 to 5.
+        bar: u32,
+        /// In: `RIGHT_*`.
+        rights: u32,
+        /// In: where in the BAR it begins, in bytes.
+        start: u64,
+        /// In: bytes, or 0 for all from there on; out: bytes.
+        length: u64,
+        /// In: offset in this node's window or `OFFSET_ANY`; out: offset.
+        offset: u64,
+        /// In: `SPACE_*`.
+        space: u32,
         /// 0.
         reserved: u32,
         /// In: who has the rights: bit `n % 64` of word `n / 64`.
@@ -220,8 +257,10 @@ arguments! {
     Unexport = (WRITE, 0x03) {
         /// In: as EXPORT gave it.
         offset: u64,
+        /// In: as EXPORT took it.
+        space: u32,
         /// 0.
-        reserved: u64,
+        reserved: u32,
     }
 
     /// The windows of all files of this adaptor, one by one.
@@ -250,12 +289,64 @@ arguments! {
         reserved: u32,
     }
 
+    /// Opens doorbells of this node; the call returns a file descriptor.
+    Listen = (WRITE, 0x10) {
+        /// In: which, bit n for doorbell n.
+        doorbells: u64,
+        /// In: who may ring: bit `n % 64` of word `n / 64`.
+        nodes: [u64; 4],
+        /// In: `LISTEN_*`.
+        flags: u32,
+        /// 0.
+        reserved: u32,
+    }
+
+    /// Masks doorbells of a file of [`Listen`], or unmasks them.
+    Mask = (WRITE, 0x11) {
+        /// In: which, bit n for doorbell n.
+        doorbells: u64,
+        /// In: 1 to mask, 0 to unmask.
+        masked: u32,
+        /// 0.
+        reserved: u32,
+    }
+
     /// Events since this file was opened or last asked.
     Events = (READ, 0x06) {
         /// `EVENT_*`.
         events: u32,
         /// 0.
         reserved: u32,
+    }
+}
+
+/// `Listen::flags`: the doorbells are masked from the beginning.
+pub const LISTEN_MASKED: u32 = 1 << 0;
+
+/// The number of doorbells of a node.
+pub const DOORBELLS: u8 = 64;
+
+/// A message, as a file of [`Listen`] gives it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Message {
+    /// What it says; one of 4 bytes has zeros above.
+    pub data: u64,
+    /// Who sent it.
+    pub node: u32,
+    /// The doorbell that it rang.
+    pub doorbell: u32,
+    /// Its size in bytes, 4 or 8.
+    pub size: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+impl Message {
+    /// The message that the module wrote as these bytes.
+    pub fn from_bytes(bytes: &[u8; size_of::<Self>()]) -> Self {
+        // SAFETY: as many bytes as the structure has, all of whose fields are integers.
+        unsafe { std::mem::transmute_copy(bytes) }
     }
 }
 
@@ -272,9 +363,26 @@ pub const RESET: libc::Ioctl = request(NONE, 0x07, 0);
 /// the window is gone: it must not be reachable by Rust references then. Other calls have no
 /// condition.
 pub unsafe fn call<T: Argument>(device: BorrowedFd<'_>, argument: &mut T) -> io::Result<()> {
+    // SAFETY: the caller's contract.
+    unsafe { call_number(device, argument) }.map(drop)
+}
+
+/// Opens doorbells: the file from which their messages are read.
+///
+/// # Errors
+/// The module's errno; the header says what it means.
+pub fn listen(device: BorrowedFd<'_>, mut argument: Listen) -> io::Result<OwnedFd> {
+    // SAFETY: only EXPORT has a condition.
+    let number = unsafe { call_number(device, &mut argument) }?;
+    // SAFETY: the module has just made this descriptor for this call alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// As [`call`]; returns what the call did.
+unsafe fn call_number<T: Argument>(device: BorrowedFd<'_>, argument: &mut T) -> io::Result<libc::c_int> {
     // SAFETY: the trait's contract: the call's argument has the layout of `T`, which lives through it.
     let result = unsafe { libc::ioctl(device.as_raw_fd(), T::REQUEST, &raw mut *argument) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// Resets the adaptor.

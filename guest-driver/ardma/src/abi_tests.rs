@@ -72,7 +72,11 @@ fn structures_and_call_numbers_are_those_of_the_header() {
     let text = header("include/uapi/assured_rdma.h");
     let layouts = layouts();
     for (name, fields, request, size) in &layouts {
-        let c_name = if *name == "OverflowAck" { "overflow_ack".to_owned() } else { name.to_lowercase() };
+        let c_name = match *name {
+            "OverflowAck" => "overflow_ack".to_owned(),
+            "ExportBar" => "export_bar".to_owned(),
+            _ => name.to_lowercase(),
+        };
         assert_eq!(fields, &c_fields(&text, &c_name), "struct ardma_{c_name}");
         let define = format!("#define ARDMA_IOC_{}", c_name.to_uppercase());
         let line =
@@ -89,7 +93,23 @@ fn structures_and_call_numbers_are_those_of_the_header() {
         assert!(arguments.contains(&format!("struct ardma_{c_name})")), "{line}");
         assert_eq!(*request, super::request(direction, number, *size), "{line}");
     }
-    assert_eq!(text.matches("\nstruct ardma_").count(), layouts.len(), "a structure is missing here");
+    // What read() gives is the argument of no call.
+    assert_eq!(text.matches("\nstruct ardma_").count(), layouts.len() + 1, "a structure is missing here");
+}
+
+#[test]
+fn messages_are_those_of_the_header() {
+    let own = [
+        ("data", std::mem::offset_of!(Message, data), 8),
+        ("node", std::mem::offset_of!(Message, node), 4),
+        ("doorbell", std::mem::offset_of!(Message, doorbell), 4),
+        ("size", std::mem::offset_of!(Message, size), 4),
+        ("reserved", std::mem::offset_of!(Message, reserved), 4),
+    ];
+    let own: Vec<_> =
+        own.into_iter().map(|(name, offset, size)| Field { name: name.to_owned(), offset, size }).collect();
+    assert_eq!(own, c_fields(&header("include/uapi/assured_rdma.h"), "message"));
+    assert_eq!(size_of::<Message>(), 24);
 }
 
 #[test]
@@ -99,9 +119,12 @@ fn sizes_are_the_same_for_32_bit_and_64_bit_programs() {
         ("Info", 216),
         ("Node", 24),
         ("Export", 64),
+        ("ExportBar", 80),
         ("Unexport", 16),
         ("Window", 64),
         ("OverflowAck", 8),
+        ("Listen", 48),
+        ("Mask", 16),
         ("Events", 8),
     ];
     assert_eq!(sizes, expected);
@@ -136,10 +159,15 @@ fn constants_are_those_of_the_header() {
         ("ARDMA_NODE_SELF", NODE_SELF.into()),
         ("ARDMA_RIGHT_READ", RIGHT_READ.into()),
         ("ARDMA_RIGHT_WRITE", RIGHT_WRITE.into()),
+        ("ARDMA_SPACE_MEMORY", SPACE_MEMORY.into()),
+        ("ARDMA_SPACE_IO", SPACE_IO.into()),
         ("ARDMA_OFFSET_ANY", OFFSET_ANY),
         ("ARDMA_WINDOW_MINE", WINDOW_MINE.into()),
         ("ARDMA_WINDOW_LOST", WINDOW_LOST.into()),
         ("ARDMA_WINDOW_ORPHAN", WINDOW_ORPHAN.into()),
+        ("ARDMA_LISTEN_MASKED", LISTEN_MASKED.into()),
+        ("ARDMA_WINDOW_BAR", WINDOW_BAR.into()),
+        ("ARDMA_WINDOW_IO", WINDOW_IO.into()),
     ];
     for (name, value) in own {
         assert_eq!(constants.get(*name), Some(value), "{name}");

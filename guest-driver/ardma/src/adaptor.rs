@@ -1,9 +1,11 @@
 //! An open adaptor: what it is, whom it reaches, what happened.
 
 use crate::abi;
+use crate::bar::{Bar, BarExport};
 use crate::error::{CallKind, Error};
 use crate::export::{Export, ExportOptions};
 use crate::mapping::Memory;
+use crate::message::{Doorbells, ListenOptions, Listener};
 use crate::place::Place;
 use crate::remote::RemoteWindow;
 use std::fs::{File, OpenOptions};
@@ -190,6 +192,15 @@ impl Adaptor {
         Export::new(Arc::clone(&self.file), self.info.node, memory, options)
     }
 
+    /// Exports what is behind a BAR of another PCI function of this machine, until the returned guard is dropped. Registers belong
+    /// into the I/O space: in the other one, stores may be joined.
+    ///
+    /// # Errors
+    /// [`Error::Call`], which says what was wrong.
+    pub fn export_bar(&self, bar: &Bar, options: &ExportOptions) -> Result<BarExport, Error> {
+        BarExport::new(Arc::clone(&self.file), self.info.node, bar, options)
+    }
+
     /// Maps `length` bytes of another node's window, for access and for checks.
     ///
     /// # Errors
@@ -197,6 +208,22 @@ impl Adaptor {
     /// them is not asked: a check tells.
     pub fn map(&self, place: Place, length: u64) -> Result<RemoteWindow, Error> {
         RemoteWindow::new(self.as_fd(), &self.info, place, length)
+    }
+
+    /// The doorbells of another node, to be rung.
+    ///
+    /// # Errors
+    /// [`Error::Call`] where there is no such node.
+    pub fn doorbells(&self, node: u8) -> Result<Doorbells, Error> {
+        Doorbells::new(self, node)
+    }
+
+    /// Opens doorbells of this node to others until the returned guard is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Call`], which says what was wrong.
+    pub fn listen(&self, options: &ListenOptions) -> Result<Listener, Error> {
+        Listener::new(self.as_fd(), options)
     }
 
     /// Takes note that any earlier access to the node may have failed, after which checks of it no longer

@@ -1,6 +1,6 @@
 //! What can go wrong, in words that say what to do about it.
 
-use crate::place::{ParseError, Place};
+use crate::place::{ParseError, Place, Space};
 use crate::status::{Direction, Status};
 use std::io;
 use std::path::PathBuf;
@@ -131,44 +131,67 @@ impl Error {
 }
 
 /// Which call failed: an errno means something else in each.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallKind {
     Info,
     Node,
-    Export,
+    Export(Space),
+    ExportBar,
     Unexport,
+    UnexportBar,
     Window,
     OverflowAck,
     Events,
     Reset,
     Map,
+    Listen,
 }
 
 impl CallKind {
     fn explain(self, errno: Option<i32>) -> &'static str {
-        use CallKind::{Export, Map, Node, OverflowAck, Reset, Unexport};
+        use CallKind::{Export, ExportBar, Listen, Map, Node, OverflowAck, Reset, Unexport, UnexportBar};
         match (self, errno.unwrap_or(0)) {
             (_, libc::ENODEV) => "the adaptor was removed",
             (_, libc::EIO) => "the adaptor does not answer; a reset may help",
             (_, libc::ETIMEDOUT) => "the adaptor did not answer in time; whether it was done is unknown",
             (_, libc::ENOTTY) => "the loaded module does not know this call; is it older than this program?",
-            (Export, libc::EINVAL) => {
+            (Export(Space::Io), libc::EINVAL) => {
+                "in the I/O space offset and size must be multiples of 4096, between 0x1000 and 0x10000, with at least one right and one node"
+            }
+            (Export(_), libc::EINVAL) => {
                 "the offset must be a multiple of 4096, the size above 0 and at most the window size, with at least one right and one node"
             }
-            (Export, libc::ENOMEM) => "more memory than may be locked (ulimit -l), or than there is",
-            (Export, libc::ENOSPC) => {
+            (Export(_), libc::ENOMEM) => "more memory than may be locked (ulimit -l), or than there is",
+            (ExportBar, libc::EPERM) => "only root may, and no one where the kernel is locked down",
+            (ExportBar, libc::ENXIO) => "there is no such function, or it has no memory there (see lspci -v)",
+            (ExportBar, libc::EINVAL) => {
+                "start, size and offset must be multiples of 4096 and inside the space, the BAR one of 0 to 5, with at least one right and one node; the adaptor itself can't be exported"
+            }
+            (Export(_) | ExportBar, libc::ENOSPC) => {
                 "it overlaps another window, or no gap is large enough (see ardma info)"
             }
-            (Export, libc::ENOBUFS) => "more windows, or scattered pieces of memory, than the adaptor holds",
-            (Export, libc::EOPNOTSUPP) => {
+            (Export(_) | ExportBar, libc::ENOBUFS) => {
+                "more windows, or scattered pieces of memory, than the adaptor holds"
+            }
+            (Export(_) | ExportBar, libc::EOPNOTSUPP) => {
                 "the adaptor does not share this guest's memory: QEMU needs memory-backend-memfd,share=on (see dmesg)"
             }
-            (Export, libc::ENXIO) => "the memory is not where the adaptor can reach it",
-            (Export, libc::EFAULT) => "the memory is not mapped, or not with the access that the rights need",
-            (Unexport, libc::ENOENT) => "no window of this program begins there",
+            (Export(_), libc::ENXIO) => "the memory is not where the adaptor can reach it",
+            (Export(_), libc::EFAULT) => {
+                "the memory is not mapped, or not with the access that the rights need"
+            }
+            (Unexport | UnexportBar, libc::ENOENT) => "no window of this program begins there",
             (Unexport, libc::ESTALE) => "a reset of the adaptor had already removed it",
+            (UnexportBar, libc::ESTALE) => {
+                "it had already gone, by a reset of the adaptor or with its device"
+            }
+            (Listen, libc::EINVAL) => "give at least one doorbell and one node",
+            (Listen, libc::EBUSY) => "another program listens to one of these doorbells",
+            (Listen, libc::ESTALE) => {
+                "the adaptor was reset, or the guest slept: messages may be lost, listen again"
+            }
             (Map, libc::ENXIO) => "that is not inside the window of a node of this adaptor",
-            (Map, libc::EACCES) => "the assurance space can be read only",
+            (Map, libc::EACCES) => "the assurance space and its peek alias can be read only",
             (Node | OverflowAck, libc::EINVAL) => "node ids go from 0 to 255",
             (Reset, libc::EPERM) => "only root may reset the adaptor",
             _ => "the module refused",
@@ -183,7 +206,7 @@ mod tests {
     #[test]
     fn an_errno_is_explained_by_its_call() {
         let source = io::Error::from_raw_os_error(libc::EOPNOTSUPP);
-        let error = Error::call(CallKind::Export, "export of 4096 bytes", source);
+        let error = Error::call(CallKind::Export(Space::Memory), "export of 4096 bytes", source);
         let text = error.to_string();
         assert!(
             text.starts_with("export of 4096 bytes: the adaptor does not share this guest's memory"),
@@ -196,7 +219,7 @@ mod tests {
     fn a_failed_access_names_block_and_code() {
         let error = Error::Access {
             direction: Direction::Write,
-            place: Place { node: 2, offset: 0x3000 },
+            place: Place::memory(2, 0x3000),
             length: 4096,
             status: Status::from_bits(0x82),
             attempts: 1,

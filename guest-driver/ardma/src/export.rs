@@ -3,7 +3,7 @@
 use crate::abi;
 use crate::error::{CallKind, Error};
 use crate::mapping::Memory;
-use crate::place::{Nodes, Place};
+use crate::place::{Nodes, Place, Space};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -11,6 +11,8 @@ use std::sync::Arc;
 /// Who may do what with exported memory, and where it appears.
 #[derive(Clone, Copy, Debug)]
 pub struct ExportOptions {
+    /// In which of this node's spaces it appears. Of its I/O space the first 4096 bytes are the adaptor's own.
+    pub space: Space,
     /// Offset in this node's window, a multiple of 4096; the adaptor chooses where there is none.
     pub offset: Option<u64>,
     /// Whether other nodes may read it.
@@ -22,19 +24,66 @@ pub struct ExportOptions {
 }
 
 impl Default for ExportOptions {
-    /// All nodes may read and write; the adaptor chooses the offset.
+    /// All nodes may read and write; it is in the memory space, and the adaptor chooses the offset.
     fn default() -> Self {
-        Self { offset: None, read: true, write: true, nodes: Nodes::ALL }
+        Self { space: Space::Memory, offset: None, read: true, write: true, nodes: Nodes::ALL }
+    }
+}
+
+impl ExportOptions {
+    /// What is granted, as the module takes it.
+    pub(crate) fn rights(&self) -> u32 {
+        let right = |granted, bit| if granted { bit } else { 0 };
+        right(self.read, abi::RIGHT_READ) | right(self.write, abi::RIGHT_WRITE)
+    }
+}
+
+/// A window of this file.
+#[derive(Debug)]
+pub(crate) struct Exported {
+    file: Arc<File>,
+    place: Place,
+    /// What its end is.
+    kind: CallKind,
+    active: bool,
+}
+
+impl Exported {
+    /// The window that the module has just made in `node` at `offset` of the space. `kind` is what its end is.
+    pub(crate) fn new(file: Arc<File>, node: u32, space: Space, offset: u64, kind: CallKind) -> Self {
+        let node = u8::try_from(node).unwrap_or(u8::MAX);
+        Self { file, place: Place { node, space, offset }, kind, active: true }
+    }
+
+    pub(crate) const fn place(&self) -> Place {
+        self.place
+    }
+
+    pub(crate) fn end(&mut self) -> Result<(), Error> {
+        if !std::mem::take(&mut self.active) {
+            return Ok(());
+        }
+        let Place { space, offset, .. } = self.place;
+        let mut argument = abi::Unexport { offset, space: space.number(), reserved: 0 };
+        // SAFETY: UNEXPORT touches no memory of this process.
+        unsafe { abi::call(self.file.as_fd(), &mut argument) }
+            .map_err(|source| Error::call(self.kind, format!("end of the export at {}", self.place), source))
+    }
+}
+
+impl Drop for Exported {
+    fn drop(&mut self) {
+        // A failure leaves nothing to do: the adaptor is gone, or a reset has ended the export.
+        drop(self.end());
     }
 }
 
 /// Exported memory. Dropping it ends the export, after which nothing lands there any more.
 #[derive(Debug)]
 pub struct Export {
-    file: Arc<File>,
-    place: Place,
+    /// Before the memory, which goes after it.
+    window: Exported,
     memory: Memory,
-    active: bool,
 }
 
 impl Export {
@@ -44,27 +93,30 @@ impl Export {
         memory: Memory,
         options: &ExportOptions,
     ) -> Result<Self, Error> {
-        let right = |granted, bit| if granted { bit } else { 0 };
         let mut argument = abi::Export {
             address: memory.address(),
             length: memory.length(),
             offset: options.offset.unwrap_or(abi::OFFSET_ANY),
-            rights: right(options.read, abi::RIGHT_READ) | right(options.write, abi::RIGHT_WRITE),
-            reserved: 0,
+            rights: options.rights(),
+            space: options.space.number(),
             nodes: options.nodes.words(),
         };
         // SAFETY: the memory is reached by volatile accesses only, and stays mapped at least as long as
-        // the window: `drop` ends the window first. (Where that fails the module keeps the pages pinned.)
+        // the window, which is dropped before it. (Where that fails the module keeps the pages pinned.)
         unsafe { abi::call(file.as_fd(), &mut argument) }.map_err(|source| {
-            Error::call(CallKind::Export, format!("export of {} bytes", memory.length()), source)
+            Error::call(
+                CallKind::Export(options.space),
+                format!("export of {} bytes", memory.length()),
+                source,
+            )
         })?;
-        let place = Place { node: u8::try_from(node).unwrap_or(u8::MAX), offset: argument.offset };
-        Ok(Self { file, place, memory, active: true })
+        let window = Exported::new(file, node, options.space, argument.offset, CallKind::Unexport);
+        Ok(Self { window, memory })
     }
 
     /// Where other nodes find it.
     pub const fn place(&self) -> Place {
-        self.place
+        self.window.place()
     }
 
     /// The memory, which other nodes may change at any time.
@@ -78,20 +130,6 @@ impl Export {
     /// # Errors
     /// [`Error::Call`], where a reset had already ended it or the adaptor is gone.
     pub fn end(&mut self) -> Result<(), Error> {
-        if !std::mem::take(&mut self.active) {
-            return Ok(());
-        }
-        let mut argument = abi::Unexport { offset: self.place.offset, reserved: 0 };
-        // SAFETY: UNEXPORT touches no memory of this process.
-        unsafe { abi::call(self.file.as_fd(), &mut argument) }.map_err(|source| {
-            Error::call(CallKind::Unexport, format!("end of the export at {}", self.place), source)
-        })
-    }
-}
-
-impl Drop for Export {
-    fn drop(&mut self) {
-        // A failure leaves nothing to do: the adaptor is gone, or a reset has ended the export.
-        drop(self.end());
+        self.window.end()
     }
 }

@@ -38,14 +38,35 @@
 //! # }
 //! ```
 //!
+//! Messages go to the doorbells of a node that listens to them:
+//!
+//! ```no_run
+//! use ardma::{Adaptor, ListenOptions};
+//!
+//! # fn main() -> Result<(), ardma::Error> {
+//! let adaptor = Adaptor::open("/dev/ardma0")?;
+//! let doorbells = adaptor.doorbells(2)?;
+//! doorbells.ring(0, 42)?;
+//! println!("{}", doorbells.check()?); // OK: it is in node 2's queue
+//!
+//! let listener = adaptor.listen(&ListenOptions::default())?;
+//! for message in listener.read()? {
+//!     println!("node {} says {}", message.node, message.data);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! [`Transfer`] copies many blocks and checks each. The other types are [`Status`] with its codes, and how
 //! people name sizes and places: [`parse_size`], [`Place`], [`Nodes`].
 
 pub mod abi;
 mod adaptor;
+mod bar;
 mod error;
 mod export;
 mod mapping;
+mod message;
 mod place;
 mod remote;
 #[cfg(test)]
@@ -55,10 +76,12 @@ mod transfer;
 mod word;
 
 pub use adaptor::{Adaptor, DEFAULT_DEVICE, Info, Node, Window};
+pub use bar::{Bar, BarExport, Function};
 pub use error::Error;
 pub use export::{Export, ExportOptions};
 pub use mapping::{Memory, PAGE};
-pub use place::{Nodes, ParseError, Place, parse_hex, parse_node, parse_size};
+pub use message::{DOORBELLS, Doorbells, ListenOptions, Listener, Message, Room, parse_doorbells};
+pub use place::{Nodes, ParseError, Place, Space, parse_hex, parse_node, parse_size};
 pub use remote::{BlockPart, RemoteWindow};
 pub use status::{Class, Code, Direction, Status};
 pub use transfer::{Counts, Retries, Transfer};

@@ -1,9 +1,10 @@
 //! How people name sizes, nodes and places.
 //!
 //! Numbers are decimal or `0x` hex, may have underscores, and take the suffixes K, M, G and T (powers
-//! of 1024, `KiB` too). A place is `NODE:OFFSET`. Every function refuses what it does not fully
-//! understand, and names it.
+//! of 1024, `KiB` too). A place is `NODE:OFFSET`, or `NODE:io:OFFSET` in the I/O space. Every function refuses
+//! what it does not fully understand, and names it.
 
+use crate::abi;
 use std::fmt;
 use std::str::FromStr;
 
@@ -23,11 +24,14 @@ pub enum ParseError {
     #[error("'{0}' is not a set of nodes: use ids and ranges such as 1,3-5, or all")]
     Nodes(String),
     /// Not a place.
-    #[error("'{0}' is not a place: use NODE:OFFSET, such as 2:0x1000")]
+    #[error("'{0}' is not a place: use NODE:OFFSET, such as 2:0x1000, or NODE:io:OFFSET in the I/O space")]
     Place(String),
     /// An offset above 2^48 - 1.
     #[error("the offset in '{0}' is not below 2^48")]
     Offset(String),
+    /// Not a PCI function.
+    #[error("'{0}' is not a PCI function: use [DOMAIN:]BUS:DEVICE.FUNCTION in hex, such as 0000:00:05.0")]
+    Function(String),
     /// Not hex digits in pairs.
     #[error("'{0}' is not hex data: use pairs of hex digits, such as 00ff17")]
     Hex(String),
@@ -105,25 +109,61 @@ pub fn parse_hex(text: &str) -> Result<Vec<u8>, ParseError> {
         .collect()
 }
 
-/// A place in a node's window, written `NODE:OFFSET`.
+/// Which of a node's spaces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// Memory: neighbouring stores may be joined on their way.
+    #[default]
+    Memory,
+    /// I/O: every access is carried alone, exactly as it was made.
+    Io,
+}
+
+impl Space {
+    /// The space as the module takes it.
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Memory => abi::SPACE_MEMORY,
+            Self::Io => abi::SPACE_IO,
+        }
+    }
+}
+
+/// A place in a node's window of one of its spaces, written `NODE:OFFSET` or `NODE:io:OFFSET`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     /// The node's id.
     pub node: u8,
+    /// Which of its spaces.
+    pub space: Space,
     /// Bytes from the start of its window; below 2^48.
     pub offset: u64,
 }
 
 impl Place {
+    /// A place in a node's memory.
+    pub const fn memory(node: u8, offset: u64) -> Self {
+        Self { node, space: Space::Memory, offset }
+    }
+
+    /// A place in a node's I/O space.
+    pub const fn io(node: u8, offset: u64) -> Self {
+        Self { node, space: Space::Io, offset }
+    }
+
     /// The place `bytes` further on.
     pub const fn plus(self, bytes: u64) -> Self {
-        Self { node: self.node, offset: self.offset.saturating_add(bytes) }
+        Self { offset: self.offset.saturating_add(bytes), ..self }
     }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{:#x}", self.node, self.offset)
+        let space = match self.space {
+            Space::Memory => "",
+            Space::Io => "io:",
+        };
+        write!(f, "{}:{space}{:#x}", self.node, self.offset)
     }
 }
 
@@ -131,12 +171,18 @@ impl FromStr for Place {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        let (node, offset) = text.split_once(':').ok_or_else(|| ParseError::Place(text.to_owned()))?;
+        let malformed = || ParseError::Place(text.to_owned());
+        let (node, rest) = text.split_once(':').ok_or_else(malformed)?;
+        let (space, offset) = match rest.split_once(':') {
+            None => (Space::Memory, rest),
+            Some(("io", offset)) => (Space::Io, offset),
+            Some(_) => return Err(malformed()),
+        };
         let (node, offset) = (parse_node(node)?, parse_size(offset)?);
         if offset >> 48 != 0 {
             return Err(ParseError::Offset(text.to_owned()));
         }
-        Ok(Self { node, offset })
+        Ok(Self { node, space, offset })
     }
 }
 
@@ -270,14 +316,25 @@ mod tests {
     #[test]
     fn places_are_node_and_offset() {
         let place: Place = "2:0x1000".parse().unwrap();
-        assert_eq!(place, Place { node: 2, offset: 4096 });
+        assert_eq!(place, Place::memory(2, 4096));
         assert_eq!(place.to_string(), "2:0x1000");
-        assert_eq!("255:1M".parse(), Ok(Place { node: 255, offset: 1 << 20 }));
+        assert_eq!("255:1M".parse(), Ok(Place::memory(255, 1 << 20)));
         assert_eq!("0x1000".parse::<Place>(), Err(ParseError::Place("0x1000".into())));
         assert_eq!("256:0".parse::<Place>(), Err(ParseError::Node("256".into())));
         assert_eq!("1:x".parse::<Place>(), Err(ParseError::Number("x".into())));
         assert_eq!("1:256T".parse::<Place>(), Err(ParseError::Offset("1:256T".into())));
-        assert_eq!("1:2:3".parse::<Place>(), Err(ParseError::Number("2:3".into())));
+        assert_eq!("1:2:3".parse::<Place>(), Err(ParseError::Place("1:2:3".into())));
+    }
+
+    #[test]
+    fn places_in_the_io_space_say_so() {
+        let place: Place = "2:io:0x1000".parse().unwrap();
+        assert_eq!(place, Place::io(2, 4096));
+        assert_eq!(place.to_string(), "2:io:0x1000");
+        assert_eq!(place.plus(4), Place::io(2, 4100));
+        for text in ["2:io", "io:0", "2:io:", "2:IO:0", "2:io:io:0", "2:io:0:0"] {
+            assert!(text.parse::<Place>().is_err(), "{text}");
+        }
     }
 
     #[test]

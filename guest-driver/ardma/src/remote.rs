@@ -1,9 +1,9 @@
 //! Another node's memory: stores and loads, and the check that tells whether they happened.
 
-use crate::abi::{ADDRESS_ASSURANCE, ADDRESS_NODE_SHIFT, Info};
+use crate::abi::{ADDRESS_ASSURANCE, ADDRESS_IO, ADDRESS_NODE_SHIFT, ADDRESS_PEEK, Info};
 use crate::error::{CallKind, Error};
 use crate::mapping::{Mapping, PAGE};
-use crate::place::Place;
+use crate::place::{Place, Space};
 use crate::status::Status;
 use crate::word::{Word, load_bytes, store_bytes};
 use std::os::fd::BorrowedFd;
@@ -13,6 +13,10 @@ use std::os::fd::BorrowedFd;
 /// Offsets are relative to the place that was mapped. A store returns before it is executed, and a load that
 /// fails returns all-ones: only [`RemoteWindow::check`] tells. Errors are kept by block and direction, so a
 /// check answers for all accesses of this guest to the offset's block since the block's last check.
+///
+/// In the I/O space every access is one of its own for the device behind it. There [`RemoteWindow::store`] and
+/// [`RemoteWindow::load`] are the ones to use, since [`RemoteWindow::write_bytes`] and [`RemoteWindow::read_bytes`] choose the
+/// sizes themselves.
 ///
 /// Accesses after the adaptor was removed from the guest raise SIGBUS.
 #[derive(Debug)]
@@ -24,6 +28,7 @@ pub struct RemoteWindow {
     skew: u64,
     access: Mapping,
     assurance: Mapping,
+    peek: Mapping,
 }
 
 /// The part of a block that a range covers.
@@ -49,9 +54,12 @@ fn cut(base: u64, block_size: u64, offset: u64, length: u64) -> impl Iterator<It
 
 impl RemoteWindow {
     pub(crate) fn new(device: BorrowedFd<'_>, info: &Info, place: Place, length: u64) -> Result<Self, Error> {
-        let outside = || Error::Outside { offset: place.offset, length, available: info.window_size };
-        let end =
-            place.offset.checked_add(length).filter(|&end| end <= info.window_size).ok_or_else(outside)?;
+        let (window_size, space) = match place.space {
+            Space::Memory => (info.window_size, 0),
+            Space::Io => (info.io_window_size, ADDRESS_IO),
+        };
+        let outside = || Error::Outside { offset: place.offset, length, available: window_size };
+        let end = place.offset.checked_add(length).filter(|&end| end <= window_size).ok_or_else(outside)?;
         if length == 0 {
             return Err(outside());
         }
@@ -59,7 +67,7 @@ impl RemoteWindow {
         let start = place.offset.saturating_sub(skew);
         let mapped = end.checked_next_multiple_of(PAGE).map(|end| end.saturating_sub(start));
         let mapped = mapped.and_then(|mapped| usize::try_from(mapped).ok()).ok_or_else(outside)?;
-        let address = u64::from(place.node) << ADDRESS_NODE_SHIFT | start;
+        let address = space | u64::from(place.node) << ADDRESS_NODE_SHIFT | start;
         let map = |address, protection| {
             Mapping::device(device, address, mapped, protection).map_err(|source| {
                 Error::call(CallKind::Map, format!("mapping {length} bytes at {place}"), source)
@@ -72,6 +80,7 @@ impl RemoteWindow {
             skew,
             access: map(address, libc::PROT_READ | libc::PROT_WRITE)?,
             assurance: map(address | ADDRESS_ASSURANCE, libc::PROT_READ)?,
+            peek: map(address | ADDRESS_ASSURANCE | ADDRESS_PEEK, libc::PROT_READ)?,
         })
     }
 
@@ -132,9 +141,20 @@ impl RemoteWindow {
     /// # Errors
     /// [`Error::Outside`].
     pub fn check(&self, offset: u64) -> Result<Status, Error> {
+        self.status(&self.assurance, offset)
+    }
+
+    /// The same answer, after the same wait, and the block's errors stay: the next check returns them.
+    ///
+    /// # Errors
+    /// [`Error::Outside`].
+    pub fn peek(&self, offset: u64) -> Result<Status, Error> {
+        self.status(&self.peek, offset)
+    }
+
+    fn status(&self, alias: &Mapping, offset: u64) -> Result<Status, Error> {
         self.bytes(offset, 1)?;
-        let at = self.skew.saturating_add(offset) & !3;
-        let from = self.assurance.at(at, 4)?;
+        let from = alias.at(self.skew.saturating_add(offset) & !3, 4)?;
         // SAFETY: `at` gave an aligned address with 4 bytes of the mapping behind it.
         Ok(Status::from_bits(unsafe { u32::load(from) }))
     }

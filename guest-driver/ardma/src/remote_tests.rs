@@ -1,9 +1,9 @@
-//! Accesses, checks and transfers on a file in memory that has access and assurance space where the device
-//! file has them. A status word is what the test puts there; a check does not clear it.
+//! Accesses, checks and transfers on a file in memory that has the spaces where the device file has them. A status
+//! word is what the test puts there; a check does not clear it.
 
 #![allow(clippy::arithmetic_side_effects)]
 
-use crate::abi::{ADDRESS_ASSURANCE, ADDRESS_NODE_SHIFT};
+use crate::abi::{ADDRESS_ASSURANCE, ADDRESS_IO, ADDRESS_NODE_SHIFT, ADDRESS_PEEK};
 use crate::{Adaptor, Code, Direction, Error, Info, Place, Retries, Status, Transfer};
 use std::fs::File;
 use std::os::fd::FromRawFd;
@@ -24,12 +24,13 @@ pub fn fake() -> (Adaptor, File) {
         assert!(fd >= 0);
         File::from_raw_fd(fd)
     };
-    file.set_len(1 << 58).unwrap();
+    file.set_len(1 << 59).unwrap();
     let info = Info {
         node: 1,
         node_count: 16,
         window_bits: 20,
         window_size: 1 << 20,
+        io_window_size: 1 << 16,
         block_bits: 12,
         ..Info::default()
     };
@@ -50,7 +51,7 @@ fn set_status(file: &File, offset: u64, bits: u32) {
 fn accesses_go_to_node_and_offset_at_any_alignment() {
     let (adaptor, file) = fake();
     // The window begins inside a page and a block.
-    let window = adaptor.map(Place { node: NODE, offset: 0x1ff3 }, 0x100).unwrap();
+    let window = adaptor.map(Place::memory(NODE, 0x1ff3), 0x100).unwrap();
     window.store(0, 0x1122_3344_5566_7788_u64).unwrap();
     assert_eq!(bytes_at(&file, 0x1ff3), 0x1122_3344_5566_7788_u64.to_ne_bytes());
     window.write_bytes(0x0d, b"across a page").unwrap();
@@ -64,23 +65,23 @@ fn accesses_go_to_node_and_offset_at_any_alignment() {
 #[test]
 fn what_is_outside_the_mapped_part_is_refused_and_not_touched() {
     let (adaptor, file) = fake();
-    let window = adaptor.map(Place { node: NODE, offset: 0x10 }, 0x10).unwrap();
+    let window = adaptor.map(Place::memory(NODE, 0x10), 0x10).unwrap();
     assert!(matches!(window.store(0x09, u64::MAX), Err(Error::Outside { .. })));
     assert!(matches!(window.store(u64::MAX, 1_u8), Err(Error::Outside { .. })));
     assert!(matches!(window.write_bytes(0, &[1; 17]), Err(Error::Outside { .. })));
     assert!(matches!(window.check(0x10), Err(Error::Outside { .. })));
     assert_eq!(bytes_at(&file, 0), [0_u8; 64]);
     for (offset, length) in [(0, 0), (0, (1 << 20) + 1), (1 << 20, 1), (u64::MAX, 2)] {
-        let result = adaptor.map(Place { node: NODE, offset }, length);
+        let result = adaptor.map(Place::memory(NODE, offset), length);
         assert!(matches!(result, Err(Error::Outside { .. })), "{offset:#x} {length:#x}");
     }
-    adaptor.map(Place { node: NODE, offset: (1 << 20) - 1 }, 1).unwrap();
+    adaptor.map(Place::memory(NODE, (1 << 20) - 1), 1).unwrap();
 }
 
 #[test]
 fn a_check_loads_the_aligned_word_around_the_same_offset() {
     let (adaptor, file) = fake();
-    let window = adaptor.map(Place { node: NODE, offset: 0x3001 }, 0x1000).unwrap();
+    let window = adaptor.map(Place::memory(NODE, 0x3001), 0x1000).unwrap();
     set_status(&file, 0x3004, 0x82);
     assert_eq!(window.check(0).unwrap(), Status::OK);
     for offset in 3..7 {
@@ -91,9 +92,29 @@ fn a_check_loads_the_aligned_word_around_the_same_offset() {
 }
 
 #[test]
+fn the_io_space_and_the_peek_aliases_are_mapped_where_they_are() {
+    let (adaptor, file) = fake();
+    let window = adaptor.map(Place::io(NODE, 0xe010), 0x1ff0).unwrap();
+    window.store(0x1fec, 0x1122_3344_u32).unwrap();
+    assert_eq!(bytes_at(&file, ADDRESS_IO | 0xfffc), 0x1122_3344_u32.to_ne_bytes());
+    set_status(&file, ADDRESS_IO | 0xe014, 0x82);
+    set_status(&file, ADDRESS_IO | ADDRESS_PEEK | 0xe014, 0x83);
+    assert_eq!(window.check(4).unwrap().write(), Code::NoWindow);
+    assert_eq!(window.peek(4).unwrap().write(), Code::AccessDenied);
+    let memory = adaptor.map(Place::memory(NODE, 0xe010), 8).unwrap();
+    assert_eq!(memory.check(4).unwrap(), Status::OK);
+    set_status(&file, ADDRESS_PEEK | 0xe014, 0x81);
+    assert_eq!(memory.peek(4).unwrap().write(), Code::NoRoute);
+    for (offset, length) in [(0xfffc, 8), (0x10000, 1), (0, 0x10001)] {
+        let result = adaptor.map(Place::io(NODE, offset), length);
+        assert!(matches!(result, Err(Error::Outside { .. })), "{offset:#x} {length:#x}");
+    }
+}
+
+#[test]
 fn a_transfer_checks_every_block_once() {
     let (adaptor, file) = fake();
-    let window = adaptor.map(Place { node: NODE, offset: 0x800 }, 0x3000).unwrap();
+    let window = adaptor.map(Place::memory(NODE, 0x800), 0x3000).unwrap();
     let bytes: Vec<u8> = (0..0x3000_u32).map(|at| (at % 251) as u8).collect();
     let mut transfer = Transfer::new(&adaptor, &window, Retries::default());
     transfer.write(0, &bytes).unwrap();
@@ -108,7 +129,7 @@ fn a_transfer_checks_every_block_once() {
 #[test]
 fn a_transfer_stops_at_the_block_that_fails_for_good() {
     let (adaptor, file) = fake();
-    let window = adaptor.map(Place { node: NODE, offset: 0 }, 0x4000).unwrap();
+    let window = adaptor.map(Place::memory(NODE, 0), 0x4000).unwrap();
     let mut transfer = Transfer::new(&adaptor, &window, Retries::default());
     set_status(&file, 0x2000, 0x82);
     let error = transfer.write(0, &[7; 0x4000]).unwrap_err();
@@ -122,13 +143,13 @@ fn a_transfer_stops_at_the_block_that_fails_for_good() {
     transfer.read(0, &mut back).unwrap();
     let counts = transfer.counts();
     assert_eq!((counts.checks, counts.failed), (7, 1));
-    assert_eq!(counts.other, Some((Place { node: NODE, offset: 0x2000 }, Status::from_bits(0x82))));
+    assert_eq!(counts.other, Some((Place::memory(NODE, 0x2000), Status::from_bits(0x82))));
 }
 
 #[test]
 fn only_what_makes_sense_is_tried_again_and_not_for_ever() {
     let (adaptor, file) = fake();
-    let window = adaptor.map(Place { node: NODE, offset: 0 }, 0x1000).unwrap();
+    let window = adaptor.map(Place::memory(NODE, 0), 0x1000).unwrap();
     let attempts = |bits, count| {
         set_status(&file, 0, bits);
         let retries = Retries { count, pause: Duration::ZERO };

@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn what_a_reset_came_between_is_of_unknown_outcome() {
         let (adaptor, _file) = crate::remote_tests::fake();
-        let window = adaptor.map(Place { node: 2, offset: 0 }, 0x1000).unwrap();
+        let window = adaptor.map(Place::memory(2, 0), 0x1000).unwrap();
         let mut transfer = Transfer::new(&adaptor, &window, Retries::default());
         let part = BlockPart { offset: 0, length: 8 };
         let mut reset = || {

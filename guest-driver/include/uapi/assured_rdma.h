@@ -84,12 +84,12 @@ struct ardma_info {
 	__u32 error_count;	/* blocks in the error log now */
 	__u32 deadline_us;	/* longest time that an access takes */
 	__u32 lease_us;		/* the part of it that is kept for the lease */
-	__u64 window_size;	/* bytes in each node's window */
+	__u64 window_size;	/* bytes in each node's window of the access space */
 	__u64 incarnation;	/* this life of the node: differs after each reset */
 	/* Since the reset: */
-	__u64 stores;		/* stores into the access space */
-	__u64 loads;		/* loads from the access space */
-	__u64 checks;		/* loads from the assurance space */
+	__u64 stores;		/* stores into the access and I/O spaces */
+	__u64 loads;		/* loads from the access and I/O spaces */
+	__u64 checks;		/* loads from the assurance spaces, peeks too */
 	__u64 errors;		/* transactions that did not end with OK */
 	__u64 served_writes;	/* other nodes' writes executed here */
 	__u64 served_reads;	/* other nodes' reads executed here */
@@ -97,7 +97,9 @@ struct ardma_info {
 	/* Since the driver took the adaptor: */
 	__u64 event_counts[ARDMA_EVENT_BITS];
 	__u64 io_window_size;	/* bytes in each node's window of the I/O space */
-	__u64 reserved[3];	/* zero */
+	__u64 messages_received; /* other nodes' messages taken in, since the reset */
+	__u64 message_overflows; /* and refused, because there was no room */
+	__u64 reserved;		/* zero */
 };
 
 /* Bits of ardma_node.state. */
@@ -117,6 +119,10 @@ struct ardma_node {
 	__u64 incarnation;	/* out: 0 where none was seen */
 };
 
+/* The spaces of a node in which a window can be. */
+#define ARDMA_SPACE_MEMORY	0
+#define ARDMA_SPACE_IO		1	/* a window of 64 KiB; the first page is the adaptor's own */
+
 /* Bits of ardma_export.rights. */
 #define ARDMA_RIGHT_READ	(1U << 0)	/* other nodes may read */
 #define ARDMA_RIGHT_WRITE	(1U << 1)	/* other nodes may write */
@@ -126,10 +132,11 @@ struct ardma_node {
 
 /*
  * ARDMA_IOC_EXPORT: makes a window of this process's memory, which stays pinned until the window
- * goes.
+ * goes. Its offset is one in this node's window of the space that is named.
  *
  *   EINVAL      address, length or offset is not a multiple of the page size; length is 0; it
- *               does not fit into the node's window; no right, an unknown right or no node
+ *               does not fit into the node's window, or begins in what is the adaptor's own; no right,
+ *               an unknown right or space, or no node
  *   EFAULT      not mapped, or without the access that the rights need
  *   ENOMEM      more than RLIMIT_MEMLOCK allows, or no memory
  *   ENOSPC      it overlaps another window, or no gap is large enough
@@ -143,6 +150,31 @@ struct ardma_export {
 	__u64 length;		/* in: bytes */
 	__u64 offset;		/* in, or ARDMA_OFFSET_ANY; out: in this node's window */
 	__u32 rights;		/* in: ARDMA_RIGHT_* */
+	__u32 space;		/* in: ARDMA_SPACE_* */
+	__u64 nodes[4];		/* in: who has them: bit n % 64 of word n / 64 */
+};
+
+/*
+ * ARDMA_IOC_EXPORT_BAR: makes a window of what is behind a BAR of another PCI function of this
+ * machine, so that other nodes reach that device. The function is kept enabled until the window
+ * goes, and the window goes when the function is removed. Registers belong into the I/O space: in the
+ * other one, stores may be joined.
+ *
+ * Errors as of ARDMA_IOC_EXPORT, but for:
+ *
+ *   EPERM       without CAP_SYS_RAWIO, or with the kernel locked down
+ *   ENXIO       no such function, or it has no memory there
+ *   EINVAL      also: the adaptor itself; not whole pages of the machine's memory map
+ */
+struct ardma_export_bar {
+	__u32 domain;		/* in: the function's PCI domain */
+	__u32 function;		/* in: its bus [15:8], device [7:3] and function [2:0] */
+	__u32 bar;		/* in: 0 to 5 */
+	__u32 rights;		/* in: ARDMA_RIGHT_* */
+	__u64 start;		/* in: where in the BAR it begins, in bytes */
+	__u64 length;		/* in: bytes, or 0 for all from there on; out: bytes */
+	__u64 offset;		/* in, or ARDMA_OFFSET_ANY; out: in this node's window */
+	__u32 space;		/* in: ARDMA_SPACE_* */
 	__u32 reserved;		/* zero */
 	__u64 nodes[4];		/* in: who has them: bit n % 64 of word n / 64 */
 };
@@ -150,18 +182,22 @@ struct ardma_export {
 /*
  * ARDMA_IOC_UNEXPORT: removes a window of this file. When it returns 0 nothing more lands there.
  *
- *   ENOENT      no window of this file begins at this offset
- *   ESTALE      it had already been lost by a reset of the adaptor; now it is forgotten
+ *   ENOENT      no window of this file begins at this offset of this space
+ *   ESTALE      it had already been lost, by a reset of the adaptor or with the function that it was
+ *               of; now it is forgotten
  */
 struct ardma_unexport {
 	__u64 offset;		/* in: as ARDMA_IOC_EXPORT gave it */
-	__u64 reserved;		/* zero */
+	__u32 space;		/* in: as ARDMA_IOC_EXPORT took it */
+	__u32 reserved;		/* zero */
 };
 
 /* Bits of ardma_window.flags. */
 #define ARDMA_WINDOW_MINE	(1U << 0)	/* of this open file */
-#define ARDMA_WINDOW_LOST	(1U << 1)	/* by a reset; kept until the owner removes it */
+#define ARDMA_WINDOW_LOST	(1U << 1)	/* by a reset, or with its function; kept until the owner removes it */
 #define ARDMA_WINDOW_ORPHAN	(1U << 2)	/* file closed, but the adaptor did not let go */
+#define ARDMA_WINDOW_IO		(1U << 3)	/* in the I/O space */
+#define ARDMA_WINDOW_BAR	(1U << 4)	/* of another PCI function */
 
 /*
  * ARDMA_IOC_WINDOW: the windows of all files of this adaptor, one by one. ENOENT past the end.
@@ -200,6 +236,54 @@ struct ardma_events {
 	__u32 reserved;		/* out: 0 */
 };
 
+/* Bits of ardma_listen.flags. */
+#define ARDMA_LISTEN_MASKED	(1U << 0)	/* as after ARDMA_IOC_MASK with all doorbells */
+
+/*
+ * ARDMA_IOC_LISTEN: opens doorbells of this node. The call returns a new file descriptor (read-only,
+ * close-on-exec), from which the messages that other nodes store to these doorbells are read. They are
+ * closed again when it is closed for the last time, or the adaptor is reset. A doorbell to which nobody
+ * listens refuses messages (access denied).
+ *
+ * read() gives whole messages, as many as there are and have room, in the order in which they came;
+ * it waits for the first one unless the file is O_NONBLOCK. poll() gives POLLIN while there are some.
+ * A program that does not read them is no burden to others: when many wait for it, its doorbells refuse
+ * more (no resources), and the senders know.
+ *
+ *   EINVAL  no doorbell, no node or an unknown flag; read(): less than one message has room
+ *   EBUSY   somebody else listens to one of the doorbells
+ *   EMFILE  and what else a new file descriptor may meet
+ *   EAGAIN  read(): there is none, and the file is O_NONBLOCK
+ *   ESTALE  read(): the adaptor was reset, or the guest slept: there will be no more messages, and some
+ *           that their senders know to be delivered may be lost; listen again (poll() gives POLLERR)
+ */
+struct ardma_listen {
+	__u64 doorbells;	/* in: bit n for doorbell n */
+	__u64 nodes[4];		/* in: who may ring: bit n % 64 of word n / 64 */
+	__u32 flags;		/* in: ARDMA_LISTEN_* */
+	__u32 reserved;		/* zero */
+};
+
+/* What read() gives. */
+struct ardma_message {
+	__u64 data;		/* one of 4 bytes has zeros above */
+	__u32 node;		/* who sent it */
+	__u32 doorbell;
+	__u32 size;		/* in bytes: 4 or 8 */
+	__u32 reserved;		/* 0 */
+};
+
+/*
+ * ARDMA_IOC_MASK, on the file of ARDMA_IOC_LISTEN: messages of masked doorbells raise no interrupt. They
+ * wait until read() asks for them, the doorbells are unmasked, or the driver comes for others. EINVAL
+ * for other doorbells than the file's.
+ */
+struct ardma_mask {
+	__u64 doorbells;	/* in: which */
+	__u32 masked;		/* in: 1 to mask, 0 to unmask */
+	__u32 reserved;		/* zero */
+};
+
 #define ARDMA_IOC_MAGIC		0xe9
 
 #define ARDMA_IOC_INFO		_IOR(ARDMA_IOC_MAGIC, 0x00, struct ardma_info)
@@ -211,5 +295,8 @@ struct ardma_events {
 #define ARDMA_IOC_EVENTS	_IOR(ARDMA_IOC_MAGIC, 0x06, struct ardma_events)
 /* Resets the function (FLR); all windows of all files are lost. EPERM without CAP_SYS_ADMIN. */
 #define ARDMA_IOC_RESET		_IO(ARDMA_IOC_MAGIC, 0x07)
+#define ARDMA_IOC_EXPORT_BAR	_IOWR(ARDMA_IOC_MAGIC, 0x08, struct ardma_export_bar)
+#define ARDMA_IOC_LISTEN	_IOW(ARDMA_IOC_MAGIC, 0x10, struct ardma_listen)
+#define ARDMA_IOC_MASK		_IOW(ARDMA_IOC_MAGIC, 0x11, struct ardma_mask)
 
 #endif /* _UAPI_ASSURED_RDMA_H */

@@ -1,11 +1,14 @@
 //! The responding side: executes what other nodes ask for on this node's memory.
 //!
 //! Requests wait in the master access buffer, are checked against the window table and become
-//! memory operations, which the bus side carries out. The command mailbox, by which the guest
+//! memory operations, which the bus side carries out; those to doorbells become messages. The command mailbox, by which the guest
 //! makes and removes windows, needs memory as well and takes its operations from the same names.
 //!
-//! Invariant: of each origin at most one request is under way, so that its order holds; and what
-//! was discarded never gets an answer, so that no answer is taken for that of another request.
+//! Requests for other devices of the bus end only when these have answered, which may take long.
+//!
+//! Invariant: of each origin at most one request is under way, so that its order holds (a read that
+//! nobody waits for any more changes nothing and does not count); and what was discarded never gets
+//! an answer, so that no answer is taken for that of another request.
 
 mod access_buffer;
 mod command;
@@ -20,14 +23,18 @@ pub use window::{
 };
 
 use super::address::{Location, Space};
-use super::channel::Origin;
+use super::channel::{Channel, Origin};
 use super::memory::{Home, MemoryOperation, MemoryResult, OperationId, Segment};
+use super::messages::{self, Messages};
 use super::status::{Code, Direction};
 use super::transaction::RequestKind;
 use access_buffer::AccessBuffer;
 use bytes::Bytes;
 use command::{Mailbox, Step};
 use std::collections::{BTreeMap, VecDeque};
+
+/// The longest load of a bus in bytes.
+const LONGEST_ACCESS: u64 = 8;
 
 /// How a request of another node ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -71,15 +78,26 @@ struct Running {
     is_discarded: bool,
 }
 
+impl Running {
+    /// Whether later requests of `origin` have to wait for its end.
+    fn holds_up(&self, origin: Origin) -> bool {
+        let is_harmless = self.is_discarded && matches!(self.purpose, Purpose::Read { .. });
+        self.purpose.origin() == Some(origin) && !is_harmless
+    }
+}
+
 /// The master unit, with its access buffer, window table and command mailbox.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Master {
     windows: Windows,
     buffer: AccessBuffer,
     mailbox: Mailbox,
+    messages: Messages,
     running: BTreeMap<OperationId, Running>,
     answers: VecDeque<Answer>,
     next: OperationId,
+    /// Whether the bus takes requests for its devices now.
+    is_bus_ready: bool,
     /// The last operation was the command mailbox's: others come first now.
     command_was_last: bool,
     served_writes: u64,
@@ -95,9 +113,11 @@ impl Master {
             windows: Windows::new(window_size),
             buffer: AccessBuffer::default(),
             mailbox: Mailbox::new(),
+            messages: Messages::default(),
             running: BTreeMap::new(),
             answers: VecDeque::new(),
             next: OperationId(0),
+            is_bus_ready: true,
             command_was_last: false,
             served_writes: 0,
             served_reads: 0,
@@ -134,13 +154,14 @@ impl Master {
         }
     }
 
-    /// The function is reset: drops the guest's windows, commands, what was learnt about memory and the counters.
+    /// The function is reset: drops the guest's windows, commands, messages, what was learnt about memory and the counters.
     ///
     /// Returns origin and ticket of the requests that were not begun and never will be, to be
     /// answered with [`Code::Flushed`]. Those under way are not answered: their outcome is unknown.
     pub fn flush(&mut self) -> Vec<(Origin, u64)> {
         self.windows.clear();
         self.mailbox.reset();
+        self.messages.reset();
         for running in self.running.values_mut() {
             running.is_discarded = true;
         }
@@ -177,16 +198,40 @@ impl Master {
         may_execute: &impl Fn(Origin, &RequestKind) -> bool,
     ) -> Option<MemoryOperation> {
         loop {
-            let running = &self.running;
-            let is_idle = |origin| running.values().all(|running| running.purpose.origin() != Some(origin));
-            let request = self
-                .buffer
-                .take(|request| is_idle(request.origin) && may_execute(request.origin, &request.kind))?;
-            match self.resolve(&request) {
+            let (running, windows, is_bus_ready) = (&self.running, &self.windows, self.is_bus_ready);
+            let is_idle = |origin| running.values().all(|running| !running.holds_up(origin));
+            let is_taken =
+                |request: &_| is_bus_ready || !matches!(resolve(windows, request), Ok((Home::Bus, _)));
+            let request = self.buffer.take(|request| {
+                is_idle(request.origin) && may_execute(request.origin, &request.kind) && is_taken(request)
+            })?;
+            if messages::is_own(request.at) {
+                self.serve_itself(&request);
+                continue;
+            }
+            match resolve(&self.windows, &request) {
                 Ok((home, segments)) => return Some(self.execute(request, home, segments)),
                 Err(code) => self.answer(request.origin, request.ticket, code, Bytes::new()),
             }
         }
+    }
+
+    /// Executes a request to the adaptor's own part of the I/O space.
+    fn serve_itself(&mut self, request: &Inbound) {
+        let Inbound { origin, ticket, at, kind } = request;
+        match self.messages.serve(origin.node, at.offset, kind) {
+            Ok(data) => {
+                self.count_served(kind.direction());
+                self.answer(*origin, *ticket, Code::Ok, data);
+            }
+            Err(code) => self.answer(*origin, *ticket, code, Bytes::new()),
+        }
+    }
+
+    /// Whether the bus takes requests for its devices from now on. (It does at first.) Other requests do not wait for it, unless they
+    /// come after one that does, from the same origin.
+    pub const fn set_bus_ready(&mut self, is_ready: bool) {
+        self.is_bus_ready = is_ready;
     }
 
     /// A memory operation has ended. An `id` that is not known, or not any more, is ignored.
@@ -234,6 +279,16 @@ impl Master {
         self.mailbox.sharing()
     }
 
+    /// The messages of other nodes.
+    pub const fn messages(&self) -> &Messages {
+        &self.messages
+    }
+
+    /// The messages of other nodes, to be taken or told of.
+    pub const fn messages_mut(&mut self) -> &mut Messages {
+        &mut self.messages
+    }
+
     /// The windows of a space that are exported.
     pub const fn windows(&self, space: Space) -> &WindowTable {
         self.windows.get(space)
@@ -270,15 +325,6 @@ impl Master {
         self.refused
     }
 
-    fn resolve(&self, request: &Inbound) -> Result<(Home, Vec<Segment>), Code> {
-        let (direction, len) = match &request.kind {
-            RequestKind::Write(data) => (Direction::Write, u64::try_from(data.len()).unwrap_or(u64::MAX)),
-            RequestKind::Read { len } => (Direction::Read, u64::from(*len)),
-        };
-        let windows = self.windows.get(request.at.space);
-        windows.resolve(request.origin.node, direction, request.at.offset, len)
-    }
-
     fn execute(&mut self, request: Inbound, home: Home, segments: Vec<Segment>) -> MemoryOperation {
         let Inbound { origin, ticket, kind, .. } = request;
         match kind {
@@ -306,11 +352,11 @@ impl Master {
         match (purpose, result) {
             (Purpose::Command, result) => self.mailbox.step_done(result, &mut self.windows, self.next),
             (Purpose::Write { origin, ticket }, Ok(_)) => {
-                self.served_writes = self.served_writes.saturating_add(1);
+                self.count_served(Direction::Write);
                 self.answer(origin, ticket, Code::Ok, Bytes::new());
             }
             (Purpose::Read { origin, ticket, len }, Ok(data)) if data.len() == len => {
-                self.served_reads = self.served_reads.saturating_add(1);
+                self.count_served(Direction::Read);
                 self.answer(origin, ticket, Code::Ok, data);
             }
             (Purpose::Write { origin, ticket } | Purpose::Read { origin, ticket, .. }, _) => {
@@ -319,11 +365,41 @@ impl Master {
         }
     }
 
+    fn count_served(&mut self, direction: Direction) {
+        let served = match direction {
+            Direction::Write => &mut self.served_writes,
+            Direction::Read => &mut self.served_reads,
+        };
+        *served = served.saturating_add(1);
+    }
+
     fn answer(&mut self, origin: Origin, ticket: u64, code: Code, data: Bytes) {
         if !code.is_ok() {
             self.refused = self.refused.saturating_add(1);
         }
         self.answers.push_back(Answer { origin, ticket, code, data });
+    }
+}
+
+/// What a request reaches, if it may.
+fn resolve(windows: &Windows, request: &Inbound) -> Result<(Home, Vec<Segment>), Code> {
+    let (direction, len) = match &request.kind {
+        RequestKind::Write(data) => (Direction::Write, u64::try_from(data.len()).unwrap_or(u64::MAX)),
+        RequestKind::Read { len } => (Direction::Read, u64::from(*len)),
+    };
+    let windows = windows.get(request.at.space);
+    match windows.resolve(request.origin.node, direction, request.at.offset, len)? {
+        // Several accesses, of which a device might do some.
+        (Home::Bus, segments) if segments.len() > 1 => Err(Code::BadSize),
+        // No access reads more than 8 bytes. Reading ahead must have no effect, and on a bus any load may have one.
+        (Home::Bus, _)
+            if direction == Direction::Read
+                && request.origin.channel == Channel::Small
+                && len > LONGEST_ACCESS =>
+        {
+            Err(Code::BadSize)
+        }
+        found => Ok(found),
     }
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::arithmetic_side_effects)]
 
+mod bus;
 mod commands;
 mod serving;
 

@@ -55,12 +55,20 @@ pub enum Refusal {
     Version,
     /// The two are joined by another connection already.
     Superseded,
+    /// It comes or changes too often, or too many others are linked.
+    Busy,
 }
 
 impl Refusal {
     /// All of them, in the order of their numbers, which begin with 1.
-    pub const ALL: [Self; 5] =
-        [Self::NotConfigured, Self::Duplicate, Self::WrongIdentity, Self::Version, Self::Superseded];
+    pub const ALL: [Self; 6] = [
+        Self::NotConfigured,
+        Self::Duplicate,
+        Self::WrongIdentity,
+        Self::Version,
+        Self::Superseded,
+        Self::Busy,
+    ];
 
     /// Its number on the wire.
     pub const fn bits(self) -> u8 {
@@ -70,6 +78,7 @@ impl Refusal {
             Self::WrongIdentity => 3,
             Self::Version => 4,
             Self::Superseded => 5,
+            Self::Busy => 6,
         }
     }
 
@@ -87,6 +96,7 @@ impl fmt::Display for Refusal {
             Self::WrongIdentity => "it is another than was looked for, or doubts who this is",
             Self::Version => "it speaks another version of the protocol",
             Self::Superseded => "there is another connection with it",
+            Self::Busy => "it has too many links, or this one came too often",
         })
     }
 }

@@ -67,6 +67,9 @@ pub(super) struct Responder {
     bytes: usize,
     /// Index of the next answer to send.
     cursor: usize,
+    /// Answers that were sent at least once: only these can be acknowledged. Else a peer could have reads executed without end
+    /// and take none of their answers.
+    told: usize,
     lease_until: Instant,
     /// Before this time the lease is not asked for again.
     ask_at: Instant,
@@ -91,6 +94,7 @@ impl Responder {
             expected: Sequence(0),
             bytes: 0,
             cursor: 0,
+            told: 0,
             lease_until: Instant::ZERO,
             ask_at: Instant::ZERO,
             ask_waits: false,
@@ -121,11 +125,12 @@ impl Responder {
     /// What every packet of the initiating side tells, for the current epoch: acknowledged answers are dropped, and
     /// the stamp renews the lease.
     pub(super) fn handle_progress(&mut self, now: Instant, progress: Progress) {
-        while self.acknowledged < progress.acknowledge {
+        while self.acknowledged < progress.acknowledge && self.told > 0 {
             let Some(answer) = self.answers.pop_front() else { break };
             self.bytes = self.bytes.saturating_sub(answer.bytes);
             self.acknowledged = self.acknowledged.plus(1);
             self.cursor = self.cursor.saturating_sub(1);
+            self.told = self.told.saturating_sub(1);
         }
         if progress.echo != Stamp(0) {
             // A stamp from the future would be a lease without end.
@@ -222,6 +227,7 @@ impl Responder {
                 data: answer.data.clone(),
             };
             self.cursor = self.cursor.saturating_add(count);
+            self.told = self.told.max(self.cursor);
             return Some(body);
         }
         if self.nak_wanted {

@@ -460,7 +460,7 @@ impl Session {
         }
         let mut nonce = 0;
         if wants_reply {
-            nonce = *self.nonce.get_or_insert_with(|| self.random.next_nonzero());
+            nonce = *self.nonce.get_or_insert_with(|| self.random.next_public());
             if !core::mem::take(&mut self.hello_waits) {
                 self.unanswered = self.unanswered.saturating_add(1);
                 self.hello_at = now.after(self.hello_interval());

@@ -2,14 +2,16 @@
 
 use core::time::Duration;
 
+use super::limits::WINDOW_BYTES;
 use super::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use super::sequence::{Epoch, Sequence};
-use super::{Mesh, Timing};
+use super::{Mesh, Ticket, Timing, Wanted};
 use crate::adaptor::Instant;
 use crate::adaptor::address::{Location, NodeId};
 use crate::adaptor::channel::Channel;
 use crate::adaptor::event::Event;
 use crate::adaptor::random::Random;
+use crate::adaptor::status::Code;
 
 const NODE: NodeId = NodeId(1);
 const PEER: NodeId = NodeId(2);
@@ -97,4 +99,51 @@ fn a_lease_that_was_to_be_asked_for_is_asked_for_when_the_link_takes_packets_aga
     let asked =
         core::iter::from_fn(|| mesh.poll_packet(now, PEER)).any(|p| matches!(p.body, Body::Ask { .. }));
     assert!(asked);
+}
+
+#[test]
+fn an_answer_that_was_not_sent_cannot_be_acknowledged() {
+    let mut mesh = stalled_with_a_write();
+    // A write, which is never executed.
+    while mesh.poll_inbound().is_some() {}
+    let mut executed = 0;
+    for n in 0..1000 {
+        let progress = Progress { epoch: Epoch(1), acknowledge: Sequence(n), echo: Stamp(0) };
+        let read = Body::Read { progress, sequence: Sequence(n), at: Location::memory(0), len: 0x1_0000 };
+        mesh.handle_packet(start(), PEER, from_peer(read));
+        while let Some(wanted) = mesh.poll_inbound() {
+            let Wanted::Request(request) = wanted else { continue };
+            let ticket = Ticket::from_bits(request.ticket);
+            mesh.answer(request.origin, ticket, Code::Ok, vec![0; 0x1_0000].into());
+            executed += request.kind.len();
+        }
+    }
+    assert_eq!(executed, WINDOW_BYTES);
+}
+
+/// The state of the generator that gave this number last.
+fn state_from(mut z: u64) -> u64 {
+    let unshift = |z: u64, by: u32| (0..64 / by).fold(z, |y, _| z ^ y >> by);
+    let inverse = |odd: u64| (0..6).fold(odd, |x, _| x.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(x))));
+    z = unshift(z, 31).wrapping_mul(inverse(0x94d0_49bb_1331_11eb));
+    z = unshift(z, 27).wrapping_mul(inverse(0xbf58_476d_1ce4_e5b9));
+    unshift(z, 30)
+}
+
+#[test]
+fn a_nonce_does_not_give_away_the_next() {
+    let mut random = Random::new(99);
+    let mut copy = Random::new(state_from(random.next()));
+    assert_eq!(copy.next(), random.next(), "the generator can be read from one number");
+    let mut mesh = linked();
+    let mut nonce = |now| {
+        mesh.handle_link_up(now, PEER);
+        match mesh.poll_packet(now, PEER) {
+            Some(Packet { body: Body::Hello { nonce, .. }, .. }) => nonce,
+            other => panic!("{other:?}"),
+        }
+    };
+    let (first, second) = (nonce(start()), nonce(start().after(KEEPALIVE)));
+    let mut guess = Random::new(state_from(first));
+    assert!((0..4).all(|_| guess.next() != second));
 }

@@ -1,7 +1,14 @@
 //! The function's configuration space: 4096 bytes, of which the guest may change a few bits.
 //!
+//! The base address registers are kept apart, in [`Bars`]: what is read here says only their types.
+//!
 //! Invariant: only the bits listed in `WRITABLE` and the power state ever differ from what
 //! [`ConfigSpace::new`] laid down, so identity and capability list hold whatever is written.
+
+use super::bars::Bars;
+use super::region::Region;
+use crate::adaptor::address::Geometry;
+use crate::adaptor::memory::Segment;
 
 /// The size of configuration space in bytes (PCI Express).
 pub const CONFIG_SIZE: usize = 4096;
@@ -69,7 +76,7 @@ const WRITABLE: &[(usize, u8)] = &[
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigAction {
     /// The guest asked for a Function Level Reset: reset the device, this space included
-    /// ([`ConfigSpace::reset`]).
+    /// ([`ConfigSpace::reset_function`]).
     FunctionLevelReset,
 }
 
@@ -77,6 +84,7 @@ pub enum ConfigAction {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ConfigSpace {
     bytes: [u8; LAID_DOWN],
+    bars: Bars,
 }
 
 impl Default for ConfigSpace {
@@ -88,7 +96,7 @@ impl Default for ConfigSpace {
 impl ConfigSpace {
     /// Configuration space as it is after power-on.
     pub fn new() -> Self {
-        let mut space = Self { bytes: [0; LAID_DOWN] };
+        let mut space = Self { bytes: [0; LAID_DOWN], bars: Bars::default() };
         space.lay_header();
         space.lay_power_management();
         space.lay_express();
@@ -96,9 +104,25 @@ impl ConfigSpace {
         space
     }
 
-    /// Back to the state after power-on: what a Function Level Reset, or the machine's, does.
+    /// Back to the state after power-on: what the machine's reset does.
     pub fn reset(&mut self) {
         *self = Self::new();
+    }
+
+    /// What a Function Level Reset does: as [`ConfigSpace::reset`], but whoever holds the function leaves the regions where
+    /// they are.
+    pub fn reset_function(&mut self) {
+        *self = Self { bars: self.bars, ..Self::new() };
+    }
+
+    /// The bus address at which a region of `size` bytes begins; 0 where it is not known.
+    pub fn base(&self, region: Region, size: u64) -> u64 {
+        self.bars.base(region, size)
+    }
+
+    /// Whether a segment of the bus touches a region of this function, as far as it is known where that is.
+    pub fn is_own(&self, geometry: Geometry, segment: &Segment) -> bool {
+        self.bars.overlap(geometry, segment)
     }
 
     /// Fills `out` with the bytes from `offset` on; bytes beyond configuration space are all-ones.
@@ -122,6 +146,7 @@ impl ConfigSpace {
             let index = u64::try_from(at).ok()?.checked_sub(offset)?;
             data.get(usize::try_from(index).ok()?).copied()
         };
+        self.bars.write(offset, data);
         for &(at, mask) in WRITABLE {
             if let (Some(new), Some(byte)) = (written(at), self.bytes.get_mut(at)) {
                 *byte = *byte & !mask | new & mask;
@@ -355,8 +380,12 @@ mod tests {
         space.write(0x92, &[0xff, 0xff]);
         assert!(space.memory_enabled() && space.bus_master_enabled());
         assert!(space.msix_enabled() && space.msix_function_masked());
-        space.reset();
+        space.write(0x10, &0xfebf_0000u32.to_le_bytes());
+        space.reset_function();
         assert_eq!(all(&space), all(&ConfigSpace::new()));
+        assert_eq!(space.base(Region::Registers, BAR0_SIZE), 0xfebf_0000);
+        space.reset();
+        assert_eq!(space, ConfigSpace::new());
         assert!(!space.memory_enabled() && !space.bus_master_enabled() && !space.msix_enabled());
     }
 

@@ -5,8 +5,11 @@
 //! | region | parts, of equal size |
 //! |---|---|
 //! | BAR1 | remote I/O, assurance, peek, nothing |
-//! | BAR2 | access |
+//! | BAR2 | access, nothing |
 //! | BAR4 | assurance, peek |
+//!
+//! BAR2 is as large as BAR4 because SeaBIOS adds up the sizes of all 64-bit BARs, begins so far below the end of what can be
+//! addressed, and then aligns upwards: of a large BAR and one half of its size on the root bus, the second would lie beyond that end.
 
 use super::config_space::{BAR0_SIZE, CONFIG_SIZE};
 use crate::adaptor::address::{Geometry, Space};
@@ -14,8 +17,8 @@ use crate::adaptor::target::Look;
 
 /// The parts of BAR1; the last one holds nothing, because a BAR's size is a power of two.
 const IO_PARTS: u64 = 4;
-/// The parts of BAR4.
-const ASSURANCE_PARTS: u64 = 2;
+/// The parts of BAR2, and of BAR4.
+const MEMORY_PARTS: u64 = 2;
 
 /// A region of the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,8 +57,7 @@ impl Region {
             Self::Config => CONFIG_SIZE as u64,
             Self::Registers => BAR0_SIZE,
             Self::Io => geometry.io().space_size().saturating_mul(IO_PARTS),
-            Self::Access => geometry.space_size(),
-            Self::Assurance => geometry.space_size().saturating_mul(ASSURANCE_PARTS),
+            Self::Access | Self::Assurance => geometry.space_size().saturating_mul(MEMORY_PARTS),
         }
     }
 
@@ -105,6 +107,7 @@ mod tests {
             for region in [Region::Registers, Region::Io, Region::Access, Region::Assurance] {
                 assert!(region.size(geometry).is_power_of_two(), "{region:?}");
             }
+            assert_eq!(Region::Access.size(geometry), Region::Assurance.size(geometry));
         }
     }
 }

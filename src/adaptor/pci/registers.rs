@@ -7,6 +7,7 @@
 use super::config_space::{BAR0_SIZE, MSIX_PENDING, MSIX_TABLE};
 use super::msix::{Msix, TABLE_SIZE};
 use crate::adaptor::address::NodeId;
+use crate::adaptor::messages::{self, Doorbells};
 
 /// Where the node table lies in BAR0.
 pub const NODE_TABLE: u64 = 0x1000;
@@ -14,6 +15,10 @@ pub const NODE_TABLE: u64 = 0x1000;
 pub const NODE_ENTRY_SIZE: u64 = 16;
 /// The size of the node table in bytes: an entry for each of the 256 node ids.
 const NODE_TABLE_SIZE: u64 = 256 * NODE_ENTRY_SIZE;
+/// Where the doorbell table lies in BAR0.
+pub const DOORBELL_TABLE: u64 = 0x3000;
+/// Where the doorbell table ends.
+const DOORBELL_TABLE_END: u64 = DOORBELL_TABLE + messages::TABLE_SIZE as u64;
 /// Where the MSI-X table ends.
 const MSIX_TABLE_END: u64 = MSIX_TABLE + TABLE_SIZE as u64;
 /// The size of the MSI-X pending bits in bytes.
@@ -52,6 +57,8 @@ pub enum AtReset {
     Configured,
     /// A value that differs from the one before the reset.
     New,
+    /// What firmware or the operating system gives it.
+    Assigned,
 }
 
 /// A line of the register table.
@@ -89,7 +96,7 @@ macro_rules! registers {
     };
 }
 
-use AtReset::{Configured, New, Value};
+use AtReset::{Assigned, Configured, New, Value};
 
 registers! {
     Magic "MAGIC" at 0x0000, 32 bits, ReadOnly, Value(0x4d44_5241);
@@ -122,6 +129,38 @@ registers! {
     ServedWrites "SERVED_WRITES" at 0x00a0, 64 bits, ReadOnly, Value(0);
     ServedReads "SERVED_READS" at 0x00a8, 64 bits, ReadOnly, Value(0);
     Refused "REFUSED" at 0x00b0, 64 bits, ReadOnly, Value(0);
+    RegisterBase "REGISTER_BASE" at 0x00c0, 64 bits, ReadOnly, Assigned;
+    RegisterExtent "REGISTER_EXTENT" at 0x00c8, 64 bits, ReadOnly, Value(0x1_0000);
+    IoBase "IO_BASE" at 0x00d0, 64 bits, ReadOnly, Assigned;
+    IoExtent "IO_EXTENT" at 0x00d8, 64 bits, ReadOnly, Configured;
+    AccessBase "ACCESS_BASE" at 0x00e0, 64 bits, ReadOnly, Assigned;
+    AccessExtent "ACCESS_EXTENT" at 0x00e8, 64 bits, ReadOnly, Configured;
+    AssuranceBase "ASSURANCE_BASE" at 0x00f0, 64 bits, ReadOnly, Assigned;
+    AssuranceExtent "ASSURANCE_EXTENT" at 0x00f8, 64 bits, ReadOnly, Configured;
+    IoWindowSize "IO_WINDOW_SIZE" at 0x0100, 64 bits, ReadOnly, Value(0x1_0000);
+    RangeStart "RANGE_START" at 0x0108, 64 bits, ReadWrite, Value(0);
+    RangeEnd "RANGE_END" at 0x0110, 64 bits, ReadWrite, Value(0);
+    RangeStatus "RANGE_STATUS" at 0x0118, 32 bits, ReadOnly, Value(0xffff_ffff);
+    RangeSpace "RANGE_SPACE" at 0x011c, 32 bits, ReadWrite, Value(0);
+    FailedBlock "FAILED_BLOCK" at 0x0120, 64 bits, ReadOnly, Value(0xffff_ffff_ffff_ffff);
+    FailedPop "FAILED_POP" at 0x0128, 32 bits, WriteOnly, Value(0);
+    FailedCount "FAILED_COUNT" at 0x0130, 32 bits, ReadOnly, Value(0);
+    ReadAheadTime "READ_AHEAD_TIME" at 0x0138, 32 bits, ReadWrite, Value(1000);
+    ReadAhead0 "READ_AHEAD_0" at 0x0140, 64 bits, ReadWrite, Value(0);
+    ReadAhead1 "READ_AHEAD_1" at 0x0148, 64 bits, ReadWrite, Value(0);
+    ReadAhead2 "READ_AHEAD_2" at 0x0150, 64 bits, ReadWrite, Value(0);
+    ReadAhead3 "READ_AHEAD_3" at 0x0158, 64 bits, ReadWrite, Value(0);
+    MessageInfo "MESSAGE_INFO" at 0x0180, 32 bits, ReadOnly, Value(0);
+    MessageCount "MESSAGE_COUNT" at 0x0184, 32 bits, ReadOnly, Value(0);
+    MessageData "MESSAGE_DATA" at 0x0188, 64 bits, ReadOnly, Value(0);
+    MessagePop "MESSAGE_POP" at 0x0190, 32 bits, WriteOnly, Value(0);
+    MessageNumber "MESSAGE_NUMBER" at 0x0194, 32 bits, ReadOnly, Value(0);
+    MessageLimit "MESSAGE_LIMIT" at 0x0198, 32 bits, ReadOnly, Value(1024);
+    MessageOverflows "MESSAGE_OVERFLOWS" at 0x019c, 32 bits, ReadOnly, Value(0);
+    MessageCoalesceCount "MESSAGE_COALESCE_COUNT" at 0x01a0, 32 bits, ReadWrite, Value(0);
+    MessageCoalesceTime "MESSAGE_COALESCE_TIME" at 0x01a4, 32 bits, ReadWrite, Value(0);
+    MessagesReceived "MESSAGES_RECEIVED" at 0x01a8, 64 bits, ReadOnly, Value(0);
+    EventVector "EVENT_VECTOR" at 0x01b0, 32 bits, ReadWrite, Value(0);
     InventorySelect "INVENTORY_SELECT" at 0x01c0, 32 bits, ReadWrite, Value(0);
     InventoryCount "INVENTORY_COUNT" at 0x01c4, 32 bits, ReadOnly, Value(0);
     InventoryVersion "INVENTORY_VERSION" at 0x01c8, 32 bits, ReadOnly, Value(0);
@@ -145,7 +184,8 @@ const END: u64 = {
     }
     end
 };
-const _: () = assert!(END <= NODE_TABLE && NODE_TABLE + NODE_TABLE_SIZE <= MSIX_TABLE);
+const _: () = assert!(END <= NODE_TABLE && NODE_TABLE + NODE_TABLE_SIZE <= DOORBELL_TABLE);
+const _: () = assert!(DOORBELL_TABLE_END <= MSIX_TABLE);
 const _: () = assert!(MSIX_TABLE_END <= MSIX_PENDING);
 const _: () = assert!(MSIX_PENDING + PENDING_SIZE <= BAR0_SIZE);
 
@@ -156,6 +196,20 @@ impl Description {
         let line = TABLE.get(after.checked_sub(1)?)?;
         (offset.wrapping_sub(line.offset) < line.size).then_some(line)
     }
+}
+
+/// Whether an access of `len` bytes at `offset` touches a byte of the register.
+pub fn touches(register: Register, offset: u64, len: usize) -> bool {
+    let end = offset.saturating_add(len as u64);
+    let line = TABLE.iter().find(|line| line.register == register);
+    line.is_some_and(|line| offset < line.offset.saturating_add(line.size) && line.offset < end)
+}
+
+/// Whether an access of `len` bytes at `offset` covers the register's lowest byte.
+pub fn covers_lowest(register: Register, offset: u64, len: usize) -> bool {
+    let line = TABLE.iter().find(|line| line.register == register);
+    let before = line.and_then(|line| line.offset.checked_sub(offset));
+    before.is_some_and(|before| before < len as u64)
 }
 
 /// What the node table says of one node.
@@ -185,6 +239,7 @@ pub fn read(
     out: &mut [u8],
     register: impl Fn(Register) -> u64,
     node: impl Fn(NodeId) -> NodeEntry,
+    doorbells: &Doorbells,
     msix: &Msix,
 ) {
     let mut at = Some(offset);
@@ -202,6 +257,8 @@ pub fn read(
             let entry = index / NODE_ENTRY_SIZE;
             let value = u8::try_from(entry).map_or(0, |id| node(NodeId(id)).bits());
             (here.wrapping_sub(index % NODE_ENTRY_SIZE), NODE_ENTRY_SIZE, value)
+        } else if let Some(index) = within(here, DOORBELL_TABLE, messages::TABLE_SIZE as u64) {
+            (here, 1, u128::from(doorbells.byte(usize::try_from(index).unwrap_or(usize::MAX))))
         } else if let Some(index) = within(here, MSIX_TABLE, TABLE_SIZE as u64) {
             (here, 1, u128::from(msix.table_byte(usize::try_from(index).unwrap_or(usize::MAX))))
         } else if within(here, MSIX_PENDING, PENDING_SIZE).is_some() {
@@ -233,13 +290,15 @@ pub struct RegisterWrite {
 }
 
 /// Takes apart a write of any length at any offset: at most one entry for each register, in the
-/// order of their offsets. Bytes of the MSI-X table go to `msix`; all else is ignored.
+/// order of their offsets. Bytes of the doorbell table go to `doorbells`, those of the MSI-X table to `msix`; all else is
+/// ignored.
 ///
 /// `register` says what a register holds now, for the bytes that the write leaves.
 pub fn write(
     offset: u64,
     data: &[u8],
     register: impl Fn(Register) -> u64,
+    doorbells: &mut Doorbells,
     msix: &mut Msix,
 ) -> Vec<RegisterWrite> {
     let written = |at: u64| data.get(usize::try_from(at.checked_sub(offset)?).ok()?).copied();
@@ -247,6 +306,11 @@ pub fn write(
     for at in offset.max(MSIX_TABLE)..end.min(MSIX_TABLE_END) {
         if let (Some(value), Ok(index)) = (written(at), usize::try_from(at.wrapping_sub(MSIX_TABLE))) {
             msix.set_table_byte(index, value);
+        }
+    }
+    for at in offset.max(DOORBELL_TABLE)..end.min(DOORBELL_TABLE_END) {
+        if let (Some(value), Ok(index)) = (written(at), usize::try_from(at.wrapping_sub(DOORBELL_TABLE))) {
+            doorbells.set_byte(index, value);
         }
     }
     let first = TABLE.partition_point(|line| line.offset.saturating_add(line.size) <= offset);
@@ -294,7 +358,7 @@ mod tests {
 
     fn bar(offset: u64, len: usize) -> Vec<u8> {
         let mut out = vec![0xa5; len];
-        read(offset, &mut out, pattern, entry, &Msix::new());
+        read(offset, &mut out, pattern, entry, &Doorbells::default(), &Msix::new());
         out
     }
 
@@ -320,7 +384,7 @@ mod tests {
     }
 
     fn writes(offset: u64, data: &[u8]) -> Vec<(Register, u64)> {
-        let list = write(offset, data, pattern, &mut Msix::new());
+        let list = write(offset, data, pattern, &mut Doorbells::default(), &mut Msix::new());
         list.into_iter().map(|write| (write.register, write.value)).collect()
     }
 
@@ -345,7 +409,7 @@ mod tests {
             asked.set(asked.get() + 1);
             0
         };
-        read(0x18, &mut [0; 16], count, entry, &Msix::new());
+        read(0x18, &mut [0; 16], count, entry, &Doorbells::default(), &Msix::new());
         assert_eq!(asked.get(), 2);
     }
 
@@ -354,7 +418,7 @@ mod tests {
         let mut msix = Msix::new();
         msix.raise(9);
         let mut out = [0xa5; 8];
-        read(MSIX_PENDING, &mut out, pattern, entry, &msix);
+        read(MSIX_PENDING, &mut out, pattern, entry, &Doorbells::default(), &msix);
         assert_eq!(out, [0, 2, 0, 0, 0, 0, 0, 0]);
     }
 
@@ -376,7 +440,7 @@ mod tests {
     #[test]
     fn a_32_bit_register_takes_no_bits_of_its_neighbour() {
         let zero = |_| 0;
-        let list = write(0x4c, &[0xff; 8], zero, &mut Msix::new());
+        let list = write(0x4c, &[0xff; 8], zero, &mut Doorbells::default(), &mut Msix::new());
         assert_eq!(list, [RegisterWrite { register: Register::Command, value: 0xffff_ffff }]);
     }
 
@@ -404,10 +468,25 @@ mod tests {
     #[test]
     fn the_msix_table_keeps_what_is_written() {
         let mut msix = Msix::new();
-        assert_eq!(write(0x7ffe, &[1, 2, 3, 4], pattern, &mut msix), []);
+        let mut doorbells = Doorbells::default();
+        assert_eq!(write(0x7ffe, &[1, 2, 3, 4], pattern, &mut doorbells, &mut msix), []);
         assert_eq!((msix.table_byte(0), msix.table_byte(1), msix.table_byte(2)), (3, 4, 0));
-        write(0x80fe, &[5, 6, 7, 8], pattern, &mut msix);
+        write(0x80fe, &[5, 6, 7, 8], pattern, &mut doorbells, &mut msix);
         assert_eq!((msix.table_byte(254), msix.table_byte(255)), (5, 6));
+        assert_eq!(doorbells, Doorbells::default());
+    }
+
+    #[test]
+    fn the_doorbell_table_is_written_and_read_in_its_place() {
+        let (mut doorbells, mut msix) = (Doorbells::default(), Msix::new());
+        assert_eq!(write(0x3fbe, &[1, 2, 7, 8], pattern, &mut doorbells, &mut msix), []);
+        let mut out = [0xa5; 6];
+        read(0x3fbe, &mut out, pattern, entry, &doorbells, &msix);
+        assert_eq!(out, [1, 2, 7, 0, 0, 0]);
+        write(0x3fff, &[3, 4], pattern, &mut doorbells, &mut msix);
+        read(0x3ffd, &mut out, pattern, entry, &doorbells, &msix);
+        assert_eq!(out, [0, 0, 3, 0, 0, 0]);
+        assert_eq!(msix, Msix::new());
     }
 
     #[test]
@@ -418,7 +497,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_are_slices_of_the_flat_bar(offset in prop_oneof![0u64..0x120, 0u64..0x1_0010], len in 0usize..100) {
+        fn reads_are_slices_of_the_flat_bar(offset in prop_oneof![0u64..0x1f0, 0u64..0x1_0010], len in 0usize..100) {
             let flat = flat();
             let expected: Vec<u8> =
                 (0..len).map(|index| flat.get(offset as usize + index).copied().unwrap_or(0xff)).collect();
@@ -426,18 +505,18 @@ mod tests {
         }
 
         #[test]
-        fn a_write_in_pieces_sums_up_to_the_whole(offset in 0u64..0x100, data in prop::collection::vec(any::<u8>(), 1..20)) {
+        fn a_write_in_pieces_sums_up_to_the_whole(offset in 0u64..0x1f0, data in prop::collection::vec(any::<u8>(), 1..20)) {
             // Read-write registers end the same whether the bytes come at once or one by one.
             let mut whole: std::collections::BTreeMap<Register, u64> = Default::default();
             let mut pieces = whole.clone();
             let is_plain = |register| TABLE.iter().any(|l| l.register == register && l.access == Access::ReadWrite);
-            for w in write(offset, &data, pattern, &mut Msix::new()) {
+            for w in write(offset, &data, pattern, &mut Doorbells::default(), &mut Msix::new()) {
                 whole.insert(w.register, w.value);
             }
             for (index, &byte) in data.iter().enumerate() {
                 let now = pieces.clone();
                 let held = |r| now.get(&r).copied().unwrap_or(pattern(r));
-                for w in write(offset + index as u64, &[byte], held, &mut Msix::new()) {
+                for w in write(offset + index as u64, &[byte], held, &mut Doorbells::default(), &mut Msix::new()) {
                     pieces.insert(w.register, w.value);
                 }
             }

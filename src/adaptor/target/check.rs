@@ -8,9 +8,15 @@ use bytes::Bytes;
 
 use super::blocks::Blocks;
 use super::error_ram::ErrorRam;
+use super::{Target, count};
+use crate::adaptor::Instant;
+use crate::adaptor::address::Space;
 use crate::adaptor::bus::{Completion, LoadTag};
-use crate::adaptor::status::{Code, Direction, StatusWord};
+use crate::adaptor::status::{Code, StatusWord};
 use crate::adaptor::transaction::TransactionId;
+
+/// The length in bytes of a status word.
+const STATUS_LEN: usize = 4;
 
 /// What becomes of an error that a check answers with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,13 +48,7 @@ impl Check {
     /// The answer from the error log, which loses what is returned and only that, unless this is a peek. One byte has room for
     /// one direction: for writes first, and for reads where no write failed.
     pub fn answer(&self, errors: &mut ErrorRam) -> Completion {
-        let write = errors.answer(self.blocks, Direction::Write, self.order, self.look);
-        let read = if self.len == 1 && !write.is_ok() {
-            Code::Ok
-        } else {
-            errors.answer(self.blocks, Direction::Read, self.order, self.look)
-        };
-        self.answer_word(StatusWord { read, write })
+        self.answer_word(errors.answer(self.blocks, self.len == 1, self.order, self.look))
     }
 
     /// An answer that does not come from the log: `code` for both directions.
@@ -98,5 +98,60 @@ impl Checks {
     /// Forgets every check and hands them back.
     pub fn clear(&mut self) -> Vec<Check> {
         core::mem::take(&mut self.waiting)
+    }
+}
+
+impl Target {
+    /// A check: a load from the assurance space. The answer comes from [`Target::poll_completion`] when
+    /// every transaction that was started before on the blocks it touches has completed.
+    ///
+    /// The answer is the status word, little-endian, cut or padded with zeros to `len` bytes; in one byte
+    /// it is the write code or, where no write failed, the read code. For each direction it is the first
+    /// error in the order of the blocks ([`Code::LogOverflow`] comes last), and what is returned, and only that, is cleared, unless it is a [`Look::Peek`].
+    /// Beyond the space the answer is all-ones. The caller bounds `len`.
+    pub fn check(
+        &mut self,
+        now: Instant,
+        tag: LoadTag,
+        look: Look,
+        space: Space,
+        space_offset: u64,
+        len: usize,
+    ) {
+        count(&mut self.counters.checks);
+        let blocks = Blocks::in_space(self.geometry.of(space), space_offset, len).filter(|_| len > 0);
+        self.ask(now, tag, look, blocks, len);
+    }
+
+    /// One question about every block that bytes from address `start` up to, and not including, `end` lie in (see
+    /// [`Blocks::in_range`]). It is answered as a peek is, in 4 bytes, with all-ones where no byte of the range is in
+    /// the space. It costs time for what is under way and logged, however long the range is.
+    pub fn check_range(&mut self, now: Instant, tag: LoadTag, space: Space, start: u64, end: u64) {
+        let blocks = Blocks::in_range(self.geometry.of(space), start, end);
+        self.ask(now, tag, Look::Peek, blocks, STATUS_LEN);
+    }
+
+    fn ask(&mut self, now: Instant, tag: LoadTag, look: Look, blocks: Option<Blocks>, len: usize) {
+        self.bus_is_idle = false;
+        self.backlog.go_on(now);
+        let Some(blocks) = blocks else {
+            self.completions.push_back(Completion::all_ones(tag, len));
+            return;
+        };
+        for node in blocks.nodes() {
+            // What is loaded after a check was at its node after it, too.
+            self.drop_read_ahead(node);
+            self.close(node);
+        }
+        let waits_for = self.tags.outstanding(blocks);
+        let check = Check { tag, len, look, order: self.start(), blocks, waits_for };
+        let answer = if waits_for == 0 {
+            check.answer(&mut self.errors)
+        } else if let Err(check) = self.checks.wait(check) {
+            check.answer_code(Code::NoResources)
+        } else {
+            return;
+        };
+        self.completions.push_back(answer);
     }
 }

@@ -12,8 +12,12 @@ mod backlog;
 mod blocks;
 mod check;
 mod error_ram;
+mod failed;
 mod fetch_buffer;
 mod limits;
+mod loads;
+mod read_ahead;
+mod stores;
 mod tag_ram;
 #[cfg(test)]
 mod tests;
@@ -26,19 +30,20 @@ use bytes::Bytes;
 
 use self::backlog::Backlog;
 use self::blocks::Blocks;
+use self::check::Checks;
 pub use self::check::Look;
-use self::check::{Check, Checks};
 use self::error_ram::ErrorRam;
 use self::fetch_buffer::FetchBuffers;
 pub use self::limits::Limits;
+use self::read_ahead::{ReadAhead, Riders};
 use self::tag_ram::TagRam;
 pub use self::tag_ram::{Tag, Tally};
 use self::write_buffer::WriteBuffers;
 use super::Instant;
-use super::address::{Block, Geometry, NodeId, Place, Space};
-use super::bus::{Busy, Completion, LoadTag};
+use super::address::{Block, Geometry, NodeId, Place};
+use super::bus::Completion;
 use super::status::{Code, Direction};
-use super::transaction::{Request, RequestKind, TransactionId};
+use super::transaction::{Request, TransactionId};
 
 /// What happened since the last reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -66,6 +71,7 @@ pub struct Target {
     next_id: u64,
     write_buffers: WriteBuffers,
     fetch_buffers: FetchBuffers,
+    read_ahead: ReadAhead,
     tags: TagRam,
     errors: ErrorRam,
     checks: Checks,
@@ -94,6 +100,7 @@ impl Target {
             next_id: 1,
             write_buffers: WriteBuffers::new(limits.write_buffers, limits.write_buffers_per_node),
             fetch_buffers: FetchBuffers::new(limits.fetch_buffers),
+            read_ahead: ReadAhead::default(),
             tags: TagRam::default(),
             errors: ErrorRam::new(limits.logged_blocks),
             checks: Checks::new(limits.checks),
@@ -103,123 +110,6 @@ impl Target {
             completions: VecDeque::new(),
             counters: Counters::default(),
         }
-    }
-
-    /// A store into the access space, or into the I/O space, where it is a transaction of its own. It is posted: an error
-    /// shows in a check only.
-    ///
-    /// Stores of other than 1, 2, 4 or 8 bytes, or that leave the window of their node, are not executed,
-    /// and are logged as [`Code::BadSize`] on the blocks they touch in it; beyond the space there is no
-    /// block, and nothing happens.
-    ///
-    /// # Errors
-    /// [`Busy`] where no write buffer is free. Nothing changed: hand the same store in again after a
-    /// completion, at latest at [`Target::poll_timeout`]. When the backlog's time is used up, the store is
-    /// not executed, and is logged as [`Code::NoResources`].
-    pub fn store(&mut self, now: Instant, space: Space, space_offset: u64, data: &[u8]) -> Result<(), Busy> {
-        self.bus_is_idle = false;
-        let Some(place) = self.geometry.of(space).place(space_offset) else {
-            self.backlog.go_on(now);
-            count(&mut self.counters.stores);
-            return Ok(());
-        };
-        let valid = self.is_valid(place, data.len());
-        if valid && !self.write_buffers.join(place, data) {
-            if self.write_buffers.is_free(place.node) {
-                self.open_write_buffer(now, place, data);
-            } else if self.backlog.wait(now) {
-                return Err(Busy);
-            } else {
-                self.refuse(place, data.len(), Direction::Write, Code::NoResources);
-            }
-        } else if !valid {
-            self.refuse(place, data.len(), Direction::Write, Code::BadSize);
-        }
-        self.backlog.go_on(now);
-        count(&mut self.counters.stores);
-        let full = self.write_buffers.close_full(place.node);
-        self.requests.extend(full);
-        Ok(())
-    }
-
-    fn open_write_buffer(&mut self, now: Instant, place: Place, data: &[u8]) {
-        self.close(place.node);
-        let id = self.start();
-        if let Some(number) = self.write_buffers.open(now, id, place, data) {
-            let blocks = Blocks::in_window(self.geometry, place, data.len());
-            self.tags.start(blocks, Direction::Write, number);
-        }
-    }
-
-    /// A load from the access space, or from the I/O space. The answer comes from [`Target::poll_completion`]: the data, or
-    /// all-ones of `len` bytes where the load failed, with the reason in the log.
-    ///
-    /// The lengths are those of [`Target::store`]; with any other the load is not executed. The caller
-    /// bounds `len`.
-    pub fn load(&mut self, now: Instant, tag: LoadTag, space: Space, space_offset: u64, len: usize) {
-        self.bus_is_idle = false;
-        self.backlog.go_on(now);
-        count(&mut self.counters.loads);
-        let failed = Completion::all_ones(tag, len);
-        let Some(place) = self.geometry.of(space).place(space_offset) else {
-            self.completions.push_back(failed);
-            return;
-        };
-        // A read does not pass the writes before it.
-        self.close(place.node);
-        if !self.is_valid(place, len) {
-            self.refuse(place, len, Direction::Read, Code::BadSize);
-            self.completions.push_back(failed);
-            return;
-        }
-        let id = self.start();
-        let Some(number) = self.fetch_buffers.start(id, tag, place, len) else {
-            self.fail(id, place, len, Direction::Read, Code::NoResources);
-            self.completions.push_back(failed);
-            return;
-        };
-        self.tags.start(Blocks::in_window(self.geometry, place, len), Direction::Read, number);
-        let kind = RequestKind::Read { len: u32::try_from(len).unwrap_or(u32::MAX) };
-        self.requests.push_back(Request { id, place, kind, posted: now });
-    }
-
-    /// A check: a load from the assurance space. The answer comes from [`Target::poll_completion`] when
-    /// every transaction that was started before on the blocks it touches has completed.
-    ///
-    /// The answer is the status word, little-endian, cut or padded with zeros to `len` bytes; in one byte
-    /// it is the write code or, where no write failed, the read code. For each direction it is the first
-    /// error in the order of the blocks, and what is returned, and only that, is cleared, unless it is a [`Look::Peek`].
-    /// Beyond the space the answer is all-ones. The caller bounds `len`.
-    pub fn check(
-        &mut self,
-        now: Instant,
-        tag: LoadTag,
-        look: Look,
-        space: Space,
-        space_offset: u64,
-        len: usize,
-    ) {
-        self.bus_is_idle = false;
-        self.backlog.go_on(now);
-        count(&mut self.counters.checks);
-        let blocks = Blocks::in_space(self.geometry.of(space), space_offset, len).filter(|_| len > 0);
-        let Some(blocks) = blocks else {
-            self.completions.push_back(Completion::all_ones(tag, len));
-            return;
-        };
-        for node in blocks.nodes() {
-            self.close(node);
-        }
-        let waits_for = self.tags.outstanding(blocks);
-        let check = Check { tag, len, look, order: self.start(), blocks, waits_for };
-        let answer = if waits_for == 0 {
-            check.answer(&mut self.errors)
-        } else if let Err(check) = self.checks.wait(check) {
-            check.answer_code(Code::NoResources)
-        } else {
-            return;
-        };
-        self.completions.push_back(answer);
     }
 
     /// Nothing more is at hand from the bus: write buffers of nodes with nothing under way are closed, the
@@ -249,9 +139,23 @@ impl Target {
     pub fn complete(&mut self, now: Instant, id: TransactionId, code: Code, data: Bytes) {
         // What was not handed out cannot have ended; to believe it would let a write be executed after its
         // report.
-        if self.requests.iter().any(|request| request.id == id) {
+        if self.requests.iter().any(|request| request.id == id) || self.read_ahead.carries(id) {
             return;
         }
+        match self.read_ahead.finish(id, code, &data) {
+            Some(Riders::Served(loads)) => {
+                for (id, data) in loads {
+                    self.end(id, Code::Ok, data);
+                }
+            }
+            Some(Riders::Left(loads)) => self.requests.extend(loads),
+            None => self.end(id, code, data),
+        }
+        self.close_overdue(now);
+    }
+
+    /// Ends a transaction of the bus.
+    fn end(&mut self, id: TransactionId, code: Code, data: Bytes) {
         if let Some(len) = self.fetch_buffers.len(id) {
             let code = if code.is_ok() && data.len() != len { Code::Corrupt } else { code };
             let Some(fetch) = self.fetch_buffers.finish(id, code) else { return };
@@ -264,7 +168,6 @@ impl Target {
         } else if let Some(closed) = self.write_buffers.finish(id, code) {
             self.finish(id, closed.place, closed.len, Direction::Write, code);
         }
-        self.close_overdue(now);
     }
 
     /// Logs how a transaction that was under way ended, and answers the checks that waited for it.
@@ -302,7 +205,7 @@ impl Target {
         self.close_overdue(now);
     }
 
-    /// Forgets everything: buffers, log, overflow and counters. Loads that wait are answered with all-ones,
+    /// Forgets everything: buffers, log, overflow and counters; read-ahead is off. Loads that wait are answered with all-ones,
     /// checks with [`Code::LogOverflow`] for both directions: nothing is known any more. Ids go on rising, so that late completions are
     /// ignored.
     pub fn reset(&mut self) {
@@ -311,6 +214,7 @@ impl Target {
         let checks = self.checks.clear();
         self.completions.extend(checks.iter().map(|check| check.answer_code(Code::LogOverflow)));
         self.write_buffers.clear();
+        self.read_ahead = ReadAhead::default();
         self.tags.clear();
         self.errors.clear();
         self.backlog.clear();
@@ -337,6 +241,31 @@ impl Target {
     /// True once after an error was logged in the empty log, or a node's errors overflowed.
     pub fn poll_error_event(&mut self) -> bool {
         self.errors.take_event()
+    }
+
+    /// Shows software the failed block that is first in the queue; `None` where it is empty. It stays there.
+    pub fn take_failed(&mut self) -> Option<Block> {
+        self.errors.take_failed()
+    }
+
+    /// The failed block that [`Target::take_failed`] showed last, unless it was popped since.
+    pub fn taken_failed(&self) -> Option<Block> {
+        self.errors.taken_failed()
+    }
+
+    /// Software has taken note of the block that it was shown: it leaves the queue. Its errors stay until they are checked.
+    pub fn pop_failed(&mut self) {
+        self.errors.pop_failed();
+    }
+
+    /// How many failed blocks are in the queue.
+    pub fn failed_blocks(&self) -> usize {
+        self.errors.failed_len()
+    }
+
+    /// True once after a block came into the queue of failed blocks.
+    pub fn poll_failed_event(&mut self) -> bool {
+        self.errors.take_failed_event()
     }
 
     /// TWB_LOG: how the last transaction of this write buffer ended; [`Code::Ok`] where there was none.

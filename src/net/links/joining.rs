@@ -1,8 +1,9 @@
 //! Introductions: what becomes of a connection whose other side has said who it is.
 
 use super::super::admission::{Claim, Company};
+use super::super::allowance::Allowance;
 use super::super::peer::{Existing, Peer, PeerKey, Verdict, judge};
-use super::{LEAVE_TIME, Link, LinkEvent, Links, Role, is_due};
+use super::{Entry, LEAVE_TIME, Link, LinkEvent, Links, MAX_ROUTERS, Role, is_due};
 use crate::adaptor::Instant;
 use crate::adaptor::mesh::neighbour::{Identity, LinkId, Refusal};
 use crate::adaptor::mesh::packet::{Body, Packet};
@@ -32,7 +33,11 @@ impl Links {
         };
         let identity = claim.neighbour.identity;
         let Identity::Node(node) = identity else {
-            return self.take(now, token, None, claim);
+            return if self.has_room_for_router() {
+                self.take(now, token, None, claim);
+            } else {
+                self.dismiss(now, token, Refusal::Busy, "too many routers are linked with this one");
+            };
         };
         let key = PeerKey::Node(node);
         let peer = match &self.company {
@@ -62,6 +67,9 @@ impl Links {
         match verdict {
             Verdict::Refuse => self.dismiss(now, token, Refusal::Superseded, "it has a newer connection"),
             Verdict::Park | Verdict::Contest => self.park(now, token, key, claim, verdict),
+            Verdict::Take if !self.may_change(now, key) => {
+                self.dismiss(now, token, Refusal::Busy, "it comes and goes too often");
+            }
             Verdict::Take => {
                 let Some(peer) = self.peers.get_mut(&key) else { return };
                 let (attempt, link, parked) = (peer.attempt.take(), peer.link.take(), peer.parked.take());
@@ -71,6 +79,17 @@ impl Links {
                 self.take(now, token, Some(key), claim);
             }
         }
+    }
+
+    /// Whether one more router may dial this one.
+    fn has_room_for_router(&self) -> bool {
+        let is_router = |entry: &&Entry| matches!(entry.role, Role::Link(Link { key: None, .. }));
+        self.entries.values().filter(is_router).count() < MAX_ROUTERS
+    }
+
+    /// Whether the peer may come, or become another, once more.
+    fn may_change(&mut self, now: Instant, key: PeerKey) -> bool {
+        self.peers.get_mut(&key).is_none_or(|peer| peer.changes.take(now))
     }
 
     /// Keeps an accepted connection aside, until the peer's link turns out to be good or not.
@@ -149,6 +168,17 @@ impl Links {
             Some((neighbour, since)) if neighbour != claim.neighbour => {
                 link.joined = Some((claim.neighbour, since));
                 self.events.push_back(LinkEvent::Reborn(id, claim.neighbour));
+                // Routers are never reset.
+                let mut none = Allowance::used_up(now);
+                let changes = match key.and_then(|key| self.peers.get_mut(&key)) {
+                    Some(peer) => &mut peer.changes,
+                    None => &mut none,
+                };
+                changes.take(now);
+                if changes.is_used_up() {
+                    let until = changes.next();
+                    self.pause(now, token, Some(until));
+                }
             }
             Some(_) => {}
         }
@@ -191,11 +221,11 @@ impl Links {
                      its own",
                     self.own.identity
                 );
-                peer.report(log::Level::Error, &problem);
+                peer.report(now, &mut self.chatter, log::Level::Error, &problem);
             } else if refusal != Refusal::Superseded {
                 peer.calls_us_duplicate = None;
                 let problem = format!("{remote} refuses {}: {refusal}", self.own.identity);
-                peer.report(log::Level::Error, &problem);
+                peer.report(now, &mut self.chatter, log::Level::Error, &problem);
             }
         }
         self.note_duplicate();
@@ -245,7 +275,7 @@ impl Links {
         let leaving = sent.is_ok() && quiet.is_ok() && entry.connection.finish().is_ok();
         let deadline = Some(now.after(LEAVE_TIME));
         if is_link {
-            log::warn!("connection with {remote} ended: {why}");
+            self.chatter.log(now, log::Level::Warn, format_args!("connection with {remote} ended: {why}"));
         } else if refusal != Refusal::Superseded {
             self.log_reject(now, remote, why);
         }

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::{Links, Role, is_due};
+use super::{Entry, Link, Links, Role, is_due};
 use crate::adaptor::Instant;
 use crate::adaptor::mesh::limits::KEEPALIVE_PARTS;
 use crate::adaptor::mesh::neighbour::Refusal;
@@ -28,6 +28,9 @@ impl Links {
         let why = match &entry.role {
             Role::Dialing(_) => "no answer to the attempt to connect",
             Role::Parked(..) => return self.end_contest(now, token),
+            Role::Link(Link { paused: Some(until), .. }) if *until <= now => {
+                return self.pause(now, token, None);
+            }
             Role::Link(link) if link.joined.is_some() && !is_due(now, entry.deadline) => {
                 return self.look_for_life(now, token);
             }
@@ -36,6 +39,18 @@ impl Links {
             _ => "the other side did not introduce itself in time",
         };
         self.close(now, token, why);
+    }
+
+    /// Leaves what arrives on the link in its socket until then, or not any more.
+    pub(super) fn pause(&mut self, now: Instant, token: Token, until: Option<Instant>) {
+        let Some(Entry { connection, role: Role::Link(link), .. }) = self.entries.get_mut(&token) else {
+            return;
+        };
+        link.paused = until;
+        if let Err(error) = connection.hold_back(&self.poller, until.is_some()) {
+            return self.close(now, token, &error.to_string());
+        }
+        self.readable.push_back(token);
     }
 
     /// Asks for a sign of life where nothing came for a while, and closes the link after a few questions without an answer.

@@ -27,6 +27,7 @@ use crate::adaptor::mesh::framing::{Frame, FrameError};
 use crate::adaptor::mesh::neighbour::{Identity, LinkId, Neighbour, Refusal};
 use crate::adaptor::mesh::packet::{Body, HEADER_LEN, Incarnation, Packet, ParseError};
 use crate::adaptor::random::Random;
+use crate::chatter::Chatter;
 use crate::poller::{Poller, Report, Token};
 
 /// Within this time a connection has to be made.
@@ -39,6 +40,8 @@ const JOIN_TIME: Duration = Duration::from_secs(2);
 const LEAVE_TIME: Duration = Duration::from_millis(500);
 /// Connections that have not introduced themselves yet or were refused; one more, and the oldest is closed. As many as there are nodes.
 const MAX_STRANGERS: usize = 256;
+/// Routers that dial this one.
+const MAX_ROUTERS: usize = 256;
 /// Connections accepted in one turn.
 const ACCEPTS_A_TURN: usize = 16;
 /// Chunks written to one link in one turn.
@@ -125,6 +128,8 @@ struct Link {
     look_at: Instant,
     /// How often we asked for a sign of life since.
     asked: u32,
+    /// It says too often that it is another: until then what arrives is left in the socket.
+    paused: Option<Instant>,
     /// Why it is over, once it is; what arrived before is still delivered.
     over: Option<String>,
 }
@@ -139,6 +144,7 @@ impl Link {
             heard: now,
             look_at: now,
             asked: 0,
+            paused: None,
             over: None,
         }
     }
@@ -177,6 +183,7 @@ pub struct Links {
     is_duplicate: bool,
     scratch: Box<[u8]>,
     rejects: RateLimit,
+    chatter: Chatter,
     random: Random,
 }
 
@@ -232,6 +239,7 @@ impl Links {
             is_duplicate: false,
             scratch: vec![0; CHUNK].into_boxed_slice(),
             rejects: RateLimit::default(),
+            chatter: Chatter::default(),
             random: Random::new(seed),
         })
     }
@@ -282,11 +290,13 @@ impl Links {
                     self.close(now, report.token, "closed by the other side");
                 }
             }
-            Role::Link(_) => {
+            Role::Link(link) => {
                 if report.writable {
                     entry.connection.unblock();
                 }
-                if report.readable {
+                if report.closed && link.paused.is_some() {
+                    self.close(now, report.token, "closed by the other side");
+                } else if report.readable {
                     self.receive(now, report.token);
                 }
             }
@@ -298,7 +308,7 @@ impl Links {
         let Some(Entry { connection, role: Role::Link(link), .. }) = self.entries.get_mut(&token) else {
             return false;
         };
-        if link.over.is_some() {
+        if link.over.is_some() || link.paused.is_some() {
             return false;
         }
         let received = connection.receive(&self.poller, &mut self.scratch, CHUNK);
@@ -400,6 +410,7 @@ impl Links {
     fn take_packet(&mut self, now: Instant, token: Token) -> bool {
         let Some(entry) = self.entries.get_mut(&token) else { return false };
         let link = match &mut entry.role {
+            Role::Link(Link { paused: Some(_), .. }) => return false,
             Role::Link(link) => link,
             Role::Stranger => {
                 match entry.connection.next_frame() {
@@ -452,7 +463,7 @@ impl Entry {
     /// When something has to be done about it, if nothing comes.
     fn poll_timeout(&self) -> Option<Instant> {
         let look_at = match &self.role {
-            Role::Link(link) => link.joined.map(|_| link.look_at),
+            Role::Link(link) => link.joined.map(|_| link.paused.unwrap_or(link.look_at)),
             _ => None,
         };
         self.deadline.into_iter().chain(look_at).min()

@@ -1,7 +1,9 @@
 //! How connections begin and end: accepting, dialing, and what follows when one is closed.
 
+use core::cmp::Reverse;
 use core::time::Duration;
-use std::net::{SocketAddr, TcpStream};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 
 use super::super::link::{CHUNK, Connection};
 use super::super::peer::PeerKey;
@@ -29,16 +31,8 @@ impl Links {
 
     /// Takes in a connection that was accepted from `remote`, here or elsewhere: the other side has to introduce itself.
     pub fn adopt(&mut self, now: Instant, stream: TcpStream, remote: SocketAddr) {
-        let mut strangers = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| matches!(entry.role, Role::Stranger | Role::Leaving))
-            .map(|(&token, _)| token);
-        let oldest = strangers.next();
-        if let Some(oldest) = oldest
-            && strangers.count().saturating_add(1) >= MAX_STRANGERS
-        {
-            self.close(now, oldest, "too many connections that do not introduce themselves");
+        if let Some(stranger) = self.stranger_too_many(remote) {
+            self.close(now, stranger, "too many connections that do not introduce themselves");
         }
         let token = self.new_token();
         let connection = Transport::accepted(stream, self.credentials.as_ref())
@@ -48,8 +42,30 @@ impl Links {
                 let deadline = Some(now.after(JOIN_TIME));
                 self.entries.insert(token, Entry { connection, role: Role::Stranger, remote, deadline });
             }
-            Err(error) => log::warn!("connection from {remote} given up: {error}"),
+            Err(error) => self.log_reject(now, remote, &error.to_string()),
         }
+    }
+
+    /// The connection that has to go if one more from `remote` is not to be one too many: the oldest from the network that has most, so that
+    /// who opens many pushes out its own.
+    fn stranger_too_many(&self, remote: SocketAddr) -> Option<Token> {
+        let mut by_network: BTreeMap<_, (usize, Token)> = BTreeMap::new();
+        let mut all = 0usize;
+        for (&token, entry) in &self.entries {
+            if matches!(entry.role, Role::Stranger | Role::Leaving) {
+                let (count, _) = by_network.entry(network(entry.remote.ip())).or_insert((0, token));
+                *count = count.saturating_add(1);
+                all = all.saturating_add(1);
+            }
+        }
+        if all < MAX_STRANGERS {
+            return None;
+        }
+        if let Some((count, _)) = by_network.get_mut(&network(remote.ip())) {
+            *count = count.saturating_add(1);
+        }
+        let most = by_network.into_values().max_by_key(|&(count, oldest)| (count, Reverse(oldest)));
+        most.map(|(_, oldest)| oldest)
     }
 
     pub(super) fn dial(&mut self, now: Instant, key: PeerKey) {
@@ -68,7 +84,7 @@ impl Links {
             }
             Err(error) => {
                 let problem = format!("can't connect to {address}: {error}; trying again");
-                peer.report(log::Level::Info, &problem);
+                peer.report(now, &mut self.chatter, log::Level::Info, &problem);
                 peer.schedule_dial(now, Duration::ZERO, None, &mut self.random);
             }
         }
@@ -155,7 +171,7 @@ impl Links {
                     peer.attempt = None;
                     if let Some(why) = why {
                         let problem = format!("can't connect to {remote}: {why}; trying again");
-                        peer.report(log::Level::Info, &problem);
+                        peer.report(now, &mut self.chatter, log::Level::Info, &problem);
                     }
                     peer.schedule_dial(now, Duration::ZERO, refusal, &mut self.random);
                 }
@@ -182,13 +198,13 @@ impl Links {
     fn end_link(&mut self, now: Instant, link: &Link, why: Option<&str>, refusal: Option<Refusal>) {
         let Some(key) = link.key else {
             if let Some(why) = why {
-                log::info!("router: {why}");
+                self.chatter.log(now, log::Level::Info, format_args!("router: {why}"));
             }
             return;
         };
         let Some(peer) = self.peers.get_mut(&key) else { return };
         if let Some(why) = why {
-            peer.report(log::Level::Info, why);
+            peer.report(now, &mut self.chatter, log::Level::Info, why);
         }
         peer.link = None;
         if let Some(parked) = peer.parked.take()
@@ -207,5 +223,13 @@ impl Links {
         let token = Token(self.next_token);
         self.next_token = self.next_token.saturating_add(1);
         token
+    }
+}
+
+/// Whose address it is, as far as that can be told: of IPv6 everyone has as many as there are in a /64.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+        address => address,
     }
 }

@@ -1,10 +1,10 @@
 //! What each command is: answered here from the device's shape, refused, or made into a request.
 
 use super::super::message::{
-    Command, DeviceInfo, DmaMap, DmaUnmap, Header, IrqInfo, MAX_TRANSFER, RegionAccess, RegionInfo, SetIrqs,
-    Version,
+    Command, DeviceInfo, DmaMap, DmaUnmap, Header, IrqInfo, RegionAccess, RegionInfo, SetIrqs,
 };
 use super::super::request::{Echo, ReplyToken, Request};
+use super::super::version::Agreement;
 use super::{Connection, Message};
 use bytes::{Buf, Bytes};
 use vfio_bindings::bindings::vfio;
@@ -65,12 +65,12 @@ impl Connection {
     }
 
     fn version(&mut self, header: &Header, body: &[u8]) -> Answer {
-        if self.negotiated {
+        if self.agreed.is_some() {
             return Err((libc::EINVAL, "a second VERSION".into()));
         }
-        let reply = Version::negotiate(body).map_err(|error| (libc::EINVAL, error.to_string()))?;
-        self.negotiated = true;
-        self.answer(header, &reply);
+        let agreed = Agreement::with_client(body).map_err(|error| (libc::EINVAL, error.to_string()))?;
+        self.agreed = Some(agreed);
+        self.answer(header, &agreed.reply());
         Ok(())
     }
 
@@ -153,9 +153,9 @@ impl Connection {
         let Some(size) = self.shape.region_size(access.region) else {
             return Err("an access to a region that there is not");
         };
-        match usize::try_from(access.count) {
-            Ok(1..=MAX_TRANSFER) => {}
-            _ => return Err("an access of no bytes, or of more than 1 MiB"),
+        let max = self.agreed.map_or(0, |agreed| agreed.max_transfer);
+        if !usize::try_from(access.count).is_ok_and(|count| (1..=max).contains(&count)) {
+            return Err("an access of no bytes, or of more than max_data_xfer_size");
         }
         match access.offset.checked_add(access.count.into()) {
             Some(end) if end <= size => Ok(()),

@@ -2,24 +2,27 @@
 //!
 //! Each block is told in a line of its own: what was done, where, how many bytes, the status word in hex, and
 //! its meaning, such as `write 2:0x10 8 0x00000000 ok`.
+//!
+//! The invariant: in the I/O space each access has the size that was asked for. Nothing is read there that was not named.
 
 use super::{Failure, parse_place};
-use ardma::{Adaptor, Direction, Place, RemoteWindow, Word, parse_hex, parse_size};
+use ardma::{Adaptor, Direction, Place, RemoteWindow, Space, Word, parse_hex, parse_size};
 use std::io::Write;
 
 /// Arguments of `ardma write`.
 #[derive(Debug, clap::Args)]
 pub struct WriteArguments {
-    /// Where the first value goes.
+    /// Where the first value goes; NODE:io:OFFSET is in the I/O space.
     #[arg(value_name = "NODE:OFFSET", value_parser = parse_place)]
     place: Place,
     /// Values, one store each, one after the other.
     #[arg(value_name = "VALUE", value_parser = parse_size, required_unless_present_any = ["data", "text"])]
     values: Vec<u64>,
-    /// Bytes of each store.
-    #[arg(long, value_parser = ["1", "2", "4", "8"], default_value = "8")]
-    size: String,
-    /// Bytes in hex instead of values; the widest aligned stores are used.
+    /// Bytes of each store; in the I/O space it has to be given. Values go in stores of 8 bytes, and data and text in the widest
+    /// aligned ones, where it is not given.
+    #[arg(long, value_parser = ["1", "2", "4", "8"])]
+    size: Option<String>,
+    /// Bytes in hex instead of values.
     #[arg(long, value_name = "HEX", conflicts_with_all = ["values", "text"])]
     data: Option<String>,
     /// Text instead of values.
@@ -30,13 +33,13 @@ pub struct WriteArguments {
 /// Arguments of `ardma read`.
 #[derive(Debug, clap::Args)]
 pub struct ReadArguments {
-    /// From where.
+    /// From where; NODE:io:OFFSET is in the I/O space.
     #[arg(value_name = "NODE:OFFSET", value_parser = parse_place)]
     place: Place,
-    /// How many bytes.
-    #[arg(value_name = "LENGTH", value_parser = parse_size, default_value = "64")]
-    length: u64,
-    /// Bytes of each load; the widest aligned loads are used where it is not given.
+    /// How many bytes; 64 where it is not given, or in the I/O space those of one load.
+    #[arg(value_name = "LENGTH", value_parser = parse_size)]
+    length: Option<u64>,
+    /// Bytes of each load; in the I/O space it has to be given. The widest aligned loads are used where it is not given.
     #[arg(long, value_parser = ["1", "2", "4", "8"])]
     size: Option<String>,
 }
@@ -44,57 +47,60 @@ pub struct ReadArguments {
 /// Arguments of `ardma check`.
 #[derive(Debug, clap::Args)]
 pub struct CheckArguments {
-    /// Where.
+    /// Where; NODE:io:OFFSET is in the I/O space.
     #[arg(value_name = "NODE:OFFSET", value_parser = parse_place)]
     place: Place,
     /// How many bytes: each of their blocks is checked.
     #[arg(value_name = "LENGTH", value_parser = parse_size, default_value = "1")]
     length: u64,
+    /// Leave the errors where they are, so that the next check tells them again.
+    #[arg(long)]
+    peek: bool,
+}
+
+/// What the lines begin with, and how the status is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Access(Direction),
+    Check,
+    Peek,
 }
 
 /// Stores, and checks.
 pub fn write(adaptor: &Adaptor, arguments: &WriteArguments, out: &mut dyn Write) -> Result<(), Failure> {
-    let size = number(&arguments.size);
+    let size = exact_size(arguments.place, arguments.size.as_deref())?;
     let bytes = match (&arguments.data, &arguments.text) {
-        (Some(hex), _) => Some(parse_hex(hex).map_err(|error| Failure::Usage(error.to_string()))?),
-        (None, Some(text)) => Some(text.clone().into_bytes()),
-        (None, None) => None,
+        (Some(hex), _) => parse_hex(hex).map_err(|error| Failure::Usage(error.to_string()))?,
+        (None, Some(text)) => text.clone().into_bytes(),
+        (None, None) => bytes_of(&arguments.values, size.unwrap_or(8))?,
     };
-    let values = arguments.values.len() as u64;
-    let length = bytes.as_ref().map_or(values.saturating_mul(size), |bytes| bytes.len() as u64);
-    if length == 0 {
-        return Err(Failure::Usage("there is nothing to write".to_owned()));
-    }
-    if bytes.is_none() {
-        fits(&arguments.values, size)?;
-    }
-    let window = adaptor.map(arguments.place, length)?;
+    let is_values = arguments.data.is_none() && arguments.text.is_none();
+    let size = if is_values { Some(size.unwrap_or(8)) } else { size };
+    whole_accesses(bytes.len() as u64, size)?;
+    let window = adaptor.map(arguments.place, bytes.len() as u64)?;
     let resets = adaptor.resets()?;
-    match bytes {
-        Some(bytes) => window.write_bytes(0, &bytes)?,
-        None => {
-            for (offset, &value) in (0..).step_by(usize::try_from(size).unwrap_or(1)).zip(&arguments.values) {
-                match size {
-                    1 => window.store(offset, value as u8)?,
-                    2 => window.store(offset, value as u16)?,
-                    4 => window.store(offset, value as u32)?,
-                    _ => window.store(offset, value)?,
-                }
-            }
-        }
+    match size {
+        None => window.write_bytes(0, &bytes)?,
+        Some(1) => stores::<u8>(&window, &bytes)?,
+        Some(2) => stores::<u16>(&window, &bytes)?,
+        Some(4) => stores::<u32>(&window, &bytes)?,
+        Some(_) => stores::<u64>(&window, &bytes)?,
     }
-    report(adaptor, resets, &window, Some(Direction::Write), out)
+    report(adaptor, resets, &window, What::Access(Direction::Write), out)
 }
 
 /// Loads, shows, and checks.
 pub fn read(adaptor: &Adaptor, arguments: &ReadArguments, out: &mut dyn Write) -> Result<(), Failure> {
-    let size = arguments.size.as_deref().map(number);
-    if arguments.length == 0 || size.is_some_and(|size| !arguments.length.is_multiple_of(size)) {
-        return Err(Failure::Usage("the length has to be a multiple of the size, and above 0".to_owned()));
-    }
-    let window = adaptor.map(arguments.place, arguments.length)?;
+    let size = exact_size(arguments.place, arguments.size.as_deref())?;
+    let length = match (arguments.length, arguments.place.space, size) {
+        (Some(length), ..) => length,
+        (None, Space::Io, Some(size)) => size,
+        (None, ..) => 64,
+    };
+    whole_accesses(length, size)?;
+    let window = adaptor.map(arguments.place, length)?;
     let resets = adaptor.resets()?;
-    let mut bytes = vec![0; usize::try_from(arguments.length).unwrap_or(usize::MAX)];
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
     match size {
         None => window.read_bytes(0, &mut bytes)?,
         Some(1) => loads::<u8>(&window, &mut bytes)?,
@@ -103,13 +109,14 @@ pub fn read(adaptor: &Adaptor, arguments: &ReadArguments, out: &mut dyn Write) -
         Some(_) => loads::<u64>(&window, &mut bytes)?,
     }
     hexdump(arguments.place.offset, &bytes, out)?;
-    report(adaptor, resets, &window, Some(Direction::Read), out)
+    report(adaptor, resets, &window, What::Access(Direction::Read), out)
 }
 
 /// Checks only.
 pub fn check(adaptor: &Adaptor, arguments: &CheckArguments, out: &mut dyn Write) -> Result<(), Failure> {
     let window = adaptor.map(arguments.place, arguments.length)?;
-    report(adaptor, adaptor.resets()?, &window, None, out)
+    let what = if arguments.peek { What::Peek } else { What::Check };
+    report(adaptor, adaptor.resets()?, &window, what, out)
 }
 
 /// Checks every block of the window and tells of each; unless the adaptor was reset since `resets` was asked for, as then
@@ -118,20 +125,25 @@ fn report(
     adaptor: &Adaptor,
     resets: u32,
     window: &RemoteWindow,
-    direction: Option<Direction>,
+    what: What,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
     let mut all_ok = true;
-    let what = direction.map_or("check".to_owned(), |direction| direction.to_string());
+    let name = match what {
+        What::Access(direction) => direction.to_string(),
+        What::Check => "check".to_owned(),
+        What::Peek => "peek".to_owned(),
+    };
     for part in window.blocks(0, window.length()) {
-        let status = window.check(part.offset)?;
-        if let Some(direction) = direction
+        let status =
+            if what == What::Peek { window.peek(part.offset)? } else { window.check(part.offset)? };
+        if let What::Access(direction) = what
             && adaptor.resets()? != resets
         {
             let place = window.place().plus(part.offset);
             return Err(ardma::Error::Reset { direction, place, length: part.length }.into());
         }
-        writeln!(out, "{what} {} {} {status}", window.place().plus(part.offset), part.length)?;
+        writeln!(out, "{name} {} {} {status}", window.place().plus(part.offset), part.length)?;
         all_ok &= status.is_ok();
     }
     if all_ok { Ok(()) } else { Err(Failure::Told) }
@@ -144,16 +156,39 @@ fn loads<T: Word>(window: &RemoteWindow, bytes: &mut [u8]) -> Result<(), Failure
     Ok(())
 }
 
-fn number(size: &str) -> u64 {
-    size.parse().unwrap_or(8)
+fn stores<T: Word>(window: &RemoteWindow, bytes: &[u8]) -> Result<(), Failure> {
+    for (offset, part) in (0..).step_by(size_of::<T>()).zip(bytes.chunks_exact(size_of::<T>())) {
+        window.store(offset, T::from_memory(part).unwrap_or_default())?;
+    }
+    Ok(())
 }
 
-fn fits(values: &[u64], size: u64) -> Result<(), Failure> {
-    let bits = u32::try_from(size.saturating_mul(8)).unwrap_or(64);
-    match values.iter().find(|&&value| value.checked_shr(bits).unwrap_or(0) != 0) {
-        Some(value) => Err(Failure::Usage(format!("{value:#x} does not fit into a store of --size {size}"))),
-        None => Ok(()),
+/// The size of each access, which has to be said where it matters to what is behind it.
+fn exact_size(place: Place, size: Option<&str>) -> Result<Option<u64>, Failure> {
+    match (place.space, size) {
+        (Space::Io, None) => Err(Failure::Usage(format!(
+            "an access to the I/O space at {place} needs its size: --size 1, 2, 4 or 8"
+        ))),
+        (_, size) => Ok(size.and_then(|size| size.parse().ok())),
     }
+}
+
+/// Fails unless the bytes are whole accesses, and one at least.
+fn whole_accesses(length: u64, size: Option<u64>) -> Result<(), Failure> {
+    if length == 0 || !length.is_multiple_of(size.unwrap_or(1)) {
+        return Err(Failure::Usage("the length has to be a multiple of the size, and above 0".to_owned()));
+    }
+    Ok(())
+}
+
+/// The values' bytes in memory, `size` for each.
+fn bytes_of(values: &[u64], size: u64) -> Result<Vec<u8>, Failure> {
+    let bits = u32::try_from(size.saturating_mul(8)).unwrap_or(64);
+    if let Some(value) = values.iter().find(|&&value| value.checked_shr(bits).unwrap_or(0) != 0) {
+        return Err(Failure::Usage(format!("{value:#x} does not fit into a store of --size {size}")));
+    }
+    let size = usize::try_from(size).unwrap_or(8);
+    Ok(values.iter().flat_map(|value| value.to_le_bytes().into_iter().take(size)).collect())
 }
 
 /// Offset, 16 bytes in hex, and the printable ones as text.
@@ -175,10 +210,28 @@ mod tests {
 
     #[test]
     fn values_have_to_fit_their_store() {
-        assert!(fits(&[0xff, 0], 1).is_ok());
-        assert!(fits(&[0x100], 1).is_err());
-        assert!(fits(&[u64::from(u32::MAX) + 1], 4).is_err());
-        assert!(fits(&[u64::MAX], 8).is_ok());
+        assert_eq!(bytes_of(&[0xff, 0], 1).unwrap(), [0xff, 0]);
+        assert!(bytes_of(&[0x100], 1).is_err());
+        assert_eq!(bytes_of(&[0x1234, 1], 2).unwrap(), [0x34, 0x12, 1, 0]);
+        assert!(bytes_of(&[u64::from(u32::MAX) + 1], 4).is_err());
+        assert_eq!(bytes_of(&[u64::MAX], 8).unwrap(), [0xff; 8]);
+    }
+
+    #[test]
+    fn an_access_to_the_io_space_needs_its_size() {
+        assert_eq!(exact_size(Place::io(2, 0), Some("2")).unwrap(), Some(2));
+        let failure = exact_size(Place::io(2, 0x1000), None).unwrap_err();
+        assert!(failure.to_string().contains("at 2:io:0x1000 needs its size"), "{failure}");
+        assert_eq!(exact_size(Place::memory(2, 0), None).unwrap(), None);
+    }
+
+    #[test]
+    fn accesses_are_whole() {
+        assert!(whole_accesses(8, Some(4)).is_ok());
+        assert!(whole_accesses(3, None).is_ok());
+        for (length, size) in [(0, None), (0, Some(1)), (6, Some(4))] {
+            assert!(whole_accesses(length, size).is_err(), "{length}");
+        }
     }
 
     #[test]

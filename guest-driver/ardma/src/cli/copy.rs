@@ -2,7 +2,7 @@
 
 use super::progress::Progress;
 use super::{Failure, file_failure, human};
-use ardma::{Adaptor, BlockPart, Place, Retries, Transfer, parse_size};
+use ardma::{Adaptor, BlockPart, Place, Retries, Space, Transfer, parse_size};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -54,6 +54,11 @@ fn place(text: &str) -> Option<Result<Place, Failure>> {
 fn job(arguments: &Arguments) -> Result<Job, Failure> {
     let from = place(&arguments.from).transpose()?;
     let to = arguments.to.as_deref().and_then(place).transpose()?;
+    if let Some(place) = from.iter().chain(&to).find(|place| place.space == Space::Io) {
+        return Err(Failure::Usage(format!(
+            "{place} is in the I/O space, whose accesses have sizes of their own: use ardma write and read"
+        )));
+    }
     match (from, to, &arguments.to, &arguments.compare) {
         (Some(from), _, _, Some(file)) => Ok(Job::Compare(from, file.clone())),
         (Some(from), None, Some(file), None) => Ok(Job::Fetch(from, file.into())),
@@ -191,7 +196,7 @@ mod tests {
 
     #[test]
     fn one_side_is_a_file_and_the_other_a_place() {
-        let place = Place { node: 2, offset: 0x1000 };
+        let place = Place::memory(2, 0x1000);
         let found = |from, to, compare| job(&arguments(from, to, compare)).ok();
         assert_eq!(found("vmlinuz", Some("2:0x1000"), None), Some(Job::Send("vmlinuz".into(), place)));
         assert_eq!(found("2:4K", Some("./2:0"), None), Some(Job::Fetch(place, "./2:0".into())));
@@ -202,6 +207,7 @@ mod tests {
             ("a", None, Some("b")),
             ("2:x", Some("a"), None),
             ("a", Some("300:0"), None),
+            ("a", Some("2:io:0x1000"), None),
         ] {
             assert!(
                 matches!(job(&arguments(from, to, compare)), Err(Failure::Usage(_))),

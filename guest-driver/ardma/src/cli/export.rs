@@ -1,18 +1,19 @@
-//! `ardma export`: memory that other nodes reach for as long as this command runs.
+//! `ardma export`: memory, or another PCI device, that other nodes reach for as long as this command runs.
 //!
 //! Every command on standard input is answered by exactly one line on standard output, so that a script can
 //! drive it through a pipe.
 
+use super::commands::{Commands, wait};
 use super::{Failure, file_failure, signals};
-use ardma::{Adaptor, Export, ExportOptions, Memory, Nodes, parse_size};
+use ardma::{Adaptor, Bar, ExportOptions, Function, Memory, Nodes, PAGE, Space, parse_size};
 use sha2::{Digest, Sha256};
 use std::fs::File;
-use std::io::{self, BufRead, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 
 const HELP: &str = "\
-The first line on standard output is `exported NODE:0xOFFSET BYTES`. Then each line on standard input is a command, answered by
+The first line on standard output is `exported NODE:0xOFFSET BYTES` (or `NODE:io:0xOFFSET`). Then each line on standard input is a command, answered by
 one line:
   sha256 [LENGTH]     sha256 HEX
   fill BYTE           ok
@@ -30,12 +31,24 @@ A command that fails is answered by `error TEXT`. At the end of its input it hol
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Arguments {
-    /// Bytes; the export is rounded up to whole pages of 4 KiB.
-    #[arg(value_parser = parse_size)]
-    size: u64,
+    /// Bytes; the export is rounded up to whole pages of 4 KiB. Of a PCI device all that it has from --start on, if it is not given.
+    #[arg(value_parser = parse_size, required_unless_present = "pci")]
+    size: Option<u64>,
+    /// Export another PCI device of this machine, not memory: the function as lspci -D shows it, such as 0000:00:05.0.
+    #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["fill", "from", "dump", "sha256"])]
+    pci: Option<Function>,
+    /// Which of its BARs.
+    #[arg(long, value_name = "NUMBER", requires = "pci", default_value = "0")]
+    bar: u32,
+    /// Where in the BAR the export begins.
+    #[arg(long, value_name = "OFFSET", requires = "pci", value_parser = parse_size, default_value = "0")]
+    start: u64,
     /// Offset in this node's window; the adaptor chooses where it is not given.
     #[arg(long, value_name = "OFFSET", value_parser = parse_size)]
     at: Option<u64>,
+    /// Into the I/O space, where it has room from 0x1000 up to 0x10000.
+    #[arg(long)]
+    io: bool,
     /// Other nodes may only read.
     #[arg(long, conflicts_with = "write_only")]
     read_only: bool,
@@ -103,65 +116,78 @@ impl Command {
 /// Exports, and holds.
 pub fn run(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
     let termination = signals::termination()?;
-    let memory = Memory::new(arguments.size)?;
+    let options = ExportOptions {
+        space: if arguments.io { Space::Io } else { Space::Memory },
+        offset: arguments.at,
+        read: !arguments.write_only,
+        write: !arguments.read_only,
+        nodes: arguments.nodes,
+    };
+    if let Some(function) = arguments.pci {
+        let (number, start, length) = (arguments.bar, arguments.start, arguments.size);
+        let bar = Bar {
+            function,
+            number,
+            start,
+            length: length.map(|length| length.checked_next_multiple_of(PAGE).unwrap_or(length)),
+        };
+        let mut export = adaptor.export_bar(&bar, &options)?;
+        say(out, &format!("exported {} {}", export.place(), export.length()))?;
+        serve(&mut no_memory, arguments.hold, termination.as_raw_fd(), out)?;
+        return Ok(export.end()?);
+    }
+    let size = arguments.size.unwrap_or(0);
+    let memory = Memory::new(size)?;
     if let Some(byte) = arguments.fill {
         memory.fill(byte);
     }
     if let Some(path) = &arguments.from {
         load(&memory, path)?;
     }
-    let options = ExportOptions {
-        offset: arguments.at,
-        read: !arguments.write_only,
-        write: !arguments.read_only,
-        nodes: arguments.nodes,
-    };
     let mut export = adaptor.export(memory, &options)?;
     say(out, &format!("exported {} {}", export.place(), export.memory().length()))?;
-    serve(&export, arguments, termination.as_raw_fd(), out)?;
+    let mut answer = |command: &Command| execute(export.memory(), command, size);
+    serve(&mut answer, arguments.hold, termination.as_raw_fd(), out)?;
     // What is told at the end is what remains: nothing lands any more.
     export.end()?;
     if arguments.sha256 {
-        say(out, &format!("sha256 {}", sha256(export.memory(), arguments.size)?))?;
+        say(out, &format!("sha256 {}", sha256(export.memory(), size)?))?;
     }
     if let Some(path) = &arguments.dump {
-        dump(export.memory(), path, arguments.size)?;
+        dump(export.memory(), path, size)?;
     }
     Ok(())
 }
 
+/// The commands' answer where a device is exported.
+fn no_memory(_: &Command) -> Result<String, Failure> {
+    Err(Failure::Usage("this export is of a device, and has no memory here: use quit".to_owned()))
+}
+
 /// Carries out commands until it is told to end.
 fn serve(
-    export: &Export,
-    arguments: &Arguments,
+    answer: &mut dyn FnMut(&Command) -> Result<String, Failure>,
+    hold: bool,
     termination: RawFd,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let mut input = io::stdin().lock();
-    let hold = arguments.hold || !input.is_terminal();
-    let mut line = Vec::new();
-    while wait(&[termination, input.as_raw_fd()])? {
-        // One read at most, so that a signal is seen while a line is incomplete.
-        let bytes = input.fill_buf()?.to_vec();
-        input.consume(bytes.len());
-        if bytes.is_empty() {
-            if hold {
-                wait(&[termination])?;
-            }
+    let mut commands = Commands::new();
+    let hold = hold || !io::stdin().is_terminal();
+    loop {
+        let [is_ended, _] = wait([Some(termination), Some(commands.as_raw_fd())], None)?;
+        if is_ended {
             return Ok(());
         }
-        for byte in bytes {
-            if byte != b'\n' {
-                line.push(byte);
-                continue;
+        let Some(lines) = commands.take()? else {
+            if hold {
+                wait([Some(termination)], None)?;
             }
-            let text = String::from_utf8_lossy(&std::mem::take(&mut line)).trim().to_owned();
-            if text.is_empty() {
-                continue;
-            }
+            return Ok(());
+        };
+        for text in lines {
             match Command::parse(&text) {
                 Ok(Command::Quit) => return Ok(()),
-                Ok(command) => match execute(export.memory(), &command, arguments.size) {
+                Ok(command) => match answer(&command) {
                     Ok(answer) => say(out, &answer)?,
                     Err(failure) => say(out, &format!("error {failure}"))?,
                 },
@@ -169,7 +195,6 @@ fn serve(
             }
         }
     }
-    Ok(())
 }
 
 fn execute(memory: &Memory, command: &Command, size: u64) -> Result<String, Failure> {
@@ -199,22 +224,6 @@ fn execute(memory: &Memory, command: &Command, size: u64) -> Result<String, Fail
 fn say(out: &mut dyn Write, line: &str) -> Result<(), Failure> {
     writeln!(out, "{line}")?;
     Ok(out.flush()?)
-}
-
-/// Waits until a file is readable or ended. False where it is the first: the signals.
-fn wait(files: &[RawFd]) -> io::Result<bool> {
-    let mut entries: Vec<_> =
-        files.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
-    loop {
-        // SAFETY: pointer and number are the vector's.
-        if unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, -1) } >= 0 {
-            return Ok(entries.first().is_none_or(|signals| signals.revents == 0));
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
 }
 
 fn sha256(memory: &Memory, length: u64) -> Result<String, Failure> {

@@ -1,7 +1,7 @@
 //! `ardma info` and `ardma wait`: this node, its peers, its windows.
 
 use super::{Failure, human};
-use ardma::{Adaptor, Info, Node, Nodes, Window, abi, parse_node};
+use ardma::{Adaptor, Info, Node, Nodes, Place, Space, Window, abi, parse_node};
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -77,6 +77,7 @@ fn general(info: &Info, out: &mut dyn Write) -> Result<(), Failure> {
         "served for others: {} writes, {} reads, {} refused",
         info.served_writes, info.served_reads, info.refused
     )?;
+    writeln!(out, "messages: {} taken in, {} refused", info.messages_received, info.message_overflows)?;
     writeln!(
         out,
         "events: {} link, {} error, {} memory, {} reset",
@@ -104,16 +105,21 @@ fn window(info: &Info, window: &Window) -> String {
         abi::RIGHT_WRITE => "write only",
         _ => "read and write",
     };
+    let space = if window.flags & abi::WINDOW_IO != 0 { Space::Io } else { Space::Memory };
+    let node = u8::try_from(info.node).unwrap_or(u8::MAX);
     let mut text = format!(
-        "window {}:{:#x}: {} bytes, {rights}, nodes {}, process {}",
-        info.node,
-        window.offset,
+        "window {}: {} bytes, {rights}, nodes {}, process {}",
+        Place { node, space, offset: window.offset },
         window.length,
         Nodes::from_words(window.nodes),
         window.owner
     );
+    let of_bar = window.flags & abi::WINDOW_BAR != 0;
+    if of_bar {
+        text.push_str(", of a PCI device");
+    }
     if window.flags & abi::WINDOW_LOST != 0 {
-        text.push_str(", lost by a reset");
+        text.push_str(if of_bar { ", lost by a reset or with its device" } else { ", lost by a reset" });
     }
     if window.flags & abi::WINDOW_ORPHAN != 0 {
         text.push_str(", its file is closed");
@@ -159,5 +165,12 @@ mod tests {
         };
         let info = Info { node: 1, ..Info::default() };
         assert_eq!(window(&info, &entry), "window 1:0x4000: 8192 bytes, read and write, nodes 1, process 77");
+        let entry = Window { flags: abi::WINDOW_IO, ..entry };
+        assert!(window(&info, &entry).starts_with("window 1:io:0x4000: "));
+        let entry = Window { flags: abi::WINDOW_BAR | abi::WINDOW_LOST, ..entry };
+        assert!(
+            window(&info, &entry)
+                .ends_with("process 77, of a PCI device, lost by a reset or with its device")
+        );
     }
 }

@@ -1,9 +1,11 @@
 //! The command line: what there is, and what each failure means to the shell.
 
 pub mod access;
+pub mod commands;
 pub mod copy;
 pub mod export;
 pub mod info;
+pub mod message;
 pub mod progress;
 pub mod signals;
 
@@ -15,7 +17,7 @@ use std::path::PathBuf;
 /// Remote memory access that tells the truth: the guest's tool.
 ///
 /// Sizes and offsets are decimal or 0x hex, with K, M, G or T for powers of 1024. A place in another node's memory
-/// is NODE:OFFSET, such as 2:0x1000. Exit status: 0 all well, 1 an access or a test failed, 2 bad usage, 3
+/// is NODE:OFFSET, such as 2:0x1000, and one in its I/O space NODE:io:OFFSET. Exit status: 0 all well, 1 an access or a test failed, 2 bad usage, 3
 /// something else went wrong.
 #[derive(Debug, Parser)]
 #[command(name = "ardma", version)]
@@ -33,14 +35,18 @@ enum Command {
     Info,
     /// Export zeroed memory to other nodes and hold it.
     Export(export::Arguments),
-    /// Store values or bytes into another node's memory, and check.
+    /// Store values or bytes into another node's memory or I/O space, and check.
     Write(access::WriteArguments),
-    /// Load bytes from another node's memory, and check.
+    /// Load bytes from another node's memory or I/O space, and check.
     Read(access::ReadArguments),
     /// Ask whether the accesses to blocks were executed since their last check, and clear their errors.
     Check(access::CheckArguments),
     /// Copy a file to another node's memory or back, with a check of each block.
     Copy(copy::Arguments),
+    /// Send messages to a doorbell of another node, and check.
+    Ring(message::RingArguments),
+    /// Open doorbells of this node, and show the messages that come.
+    Listen(message::ListenArguments),
     /// Wait for a link to another node.
     Wait(info::WaitArguments),
     /// Take note of a log overflow: any earlier access to the node may have failed.
@@ -143,6 +149,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Read(read) => access::read(&adaptor, read, out),
         Command::Check(check) => access::check(&adaptor, check, out),
         Command::Copy(copy) => copy::run(&adaptor, copy, out),
+        Command::Ring(ring) => message::ring(&adaptor, ring, out),
+        Command::Listen(listen) => message::listen(&adaptor, listen, out),
         Command::Wait(wait) => info::wait(&adaptor, wait, out),
         Command::Ack { node } => Ok(adaptor.acknowledge_overflow(*node)?),
         Command::Reset => Ok(adaptor.reset()?),

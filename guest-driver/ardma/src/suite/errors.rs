@@ -28,7 +28,7 @@ const fn case(name: &'static str, contract: &'static str, run: fn(&Context) -> V
 }
 
 /// Fails unless a check returns these codes, and the next one OK.
-fn codes(window: &RemoteWindow, what: &str, offset: u64, write: Code, read: Code) -> Verdict {
+pub fn codes(window: &RemoteWindow, what: &str, offset: u64, write: Code, read: Code) -> Verdict {
     let status = window.check(offset)?;
     holds((status.write(), status.read()) == (write, read), || {
         format!("{what}: the check answers {status}, expected write: {write}; read: {read}")
@@ -117,7 +117,7 @@ fn small_checks(context: &Context) -> Verdict {
 
 fn window_end(context: &Context) -> Verdict {
     let info = context.adaptor.fixed();
-    let last = Place { node: context.peer()?, offset: info.window_size.saturating_sub(8) };
+    let last = Place::memory(context.peer()?, info.window_size.saturating_sub(8));
     let window = context.adaptor.map(last, 8)?;
     clear(&window)?;
     let limit = Duration::from_micros(info.deadline_us.into()).saturating_add(Duration::from_secs(1));
@@ -138,7 +138,7 @@ fn unknown_node(context: &Context) -> Verdict {
     let unknown = unknown.and_then(|id| u8::try_from(id).ok());
     let node =
         unknown.ok_or_else(|| Problem::Skip("every node of the access space is configured".to_owned()))?;
-    let window = context.adaptor.map(Place { node, offset: 0 }, 4096)?;
+    let window = context.adaptor.map(Place::memory(node, 0), 4096)?;
     clear(&window)?;
     window.store(0, 1_u64)?;
     codes(&window, "a store", 0, Code::NoRoute, Code::Ok)?;

@@ -11,11 +11,13 @@ use std::time::{Duration, Instant};
 
 pub const CASES: &[Case] = &[
     case("exports with bad arguments are refused", bad_exports),
+    case("exports of BARs with bad arguments are refused", bad_bars),
     case("exports of memory without the access that they need are refused", unmapped_exports),
     case("calls with a bad pointer or an unknown number are refused", bad_calls),
     case("nodes beyond 255 and fields that are not zero are refused", bad_fields),
     case("mappings that are not inside one node's window are refused", bad_places),
     case("mappings with a protection or kind that makes no sense are refused", bad_mappings),
+    case("doorbells are opened by one file at a time, and with arguments that make sense", doorbells),
     case("poll waits as long as it was asked to, and not longer", poll),
 ];
 
@@ -50,7 +52,7 @@ fn refuse(context: &Context, what: &str, mut argument: abi::Export, errno: i32) 
     // SAFETY: where it succeeds against expectation, it is ended before the memory (which nothing refers to) goes.
     let result = unsafe { abi::call(context.adaptor.as_fd(), &mut argument) };
     if result.is_ok() {
-        let mut undo = abi::Unexport { offset: argument.offset, reserved: 0 };
+        let mut undo = abi::Unexport { offset: argument.offset, space: argument.space, ..Default::default() };
         // SAFETY: UNEXPORT touches no memory of this process.
         drop(unsafe { abi::call(context.adaptor.as_fd(), &mut undo) });
     }
@@ -76,7 +78,35 @@ fn bad_exports(context: &Context) -> Verdict {
     bad("no right", &|export| export.rights = 0)?;
     bad("an unknown right", &|export| export.rights |= 1 << 31)?;
     bad("no node", &|export| export.nodes = [0; 4])?;
-    bad("a field that is not zero", &|export| export.reserved = 1)?;
+    bad("an unknown space", &|export| export.space = 2)?;
+    let io = |offset, pages: u64| {
+        move |export: &mut abi::Export| {
+            (export.space, export.offset) = (abi::SPACE_IO, offset);
+            export.length = PAGE.saturating_mul(pages);
+        }
+    };
+    bad("the adaptor's own part of the I/O space", &io(0, 1))?;
+    bad("what goes beyond the I/O space", &io(0xf000, 2))?;
+    bad("the whole of the I/O space", &io(abi::OFFSET_ANY, 16))?;
+    equal("windows of this file", mine(context)?, 0)
+}
+
+fn bad_bars(context: &Context) -> Verdict {
+    exportable(context)?;
+    let refuse = |what, argument: abi::ExportBar, errno| {
+        let good = abi::ExportBar { rights: abi::RIGHT_READ, offset: abi::OFFSET_ANY, ..argument };
+        let mut argument = abi::ExportBar { nodes: Nodes::ALL.words(), ..good };
+        // SAFETY: the window would be of no memory of this process.
+        let result = unsafe { abi::call(context.adaptor.as_fd(), &mut argument) };
+        refused(what, result, errno)
+    };
+    let none = abi::ExportBar::default();
+    refuse("a field that is not zero", abi::ExportBar { reserved: 1, ..none }, libc::EINVAL)?;
+    refuse("BAR 6", abi::ExportBar { bar: 6, ..none }, libc::EINVAL)?;
+    refuse("a function beyond bus 255", abi::ExportBar { function: 1 << 16, ..none }, libc::EINVAL)?;
+    refuse("a domain that there is not", abi::ExportBar { domain: u32::MAX, ..none }, libc::ENXIO)?;
+    // Function 0:0.0 is the host bridge, which has no BARs.
+    refuse("a BAR that there is not", none, libc::ENXIO)?;
     equal("windows of this file", mine(context)?, 0)
 }
 
@@ -125,10 +155,12 @@ fn bad_calls(context: &Context) -> Verdict {
         ("INFO", abi::Info::REQUEST),
         ("NODE", abi::Node::REQUEST),
         ("EXPORT", abi::Export::REQUEST),
+        ("EXPORT_BAR", abi::ExportBar::REQUEST),
         ("UNEXPORT", abi::Unexport::REQUEST),
         ("WINDOW", abi::Window::REQUEST),
         ("OVERFLOW_ACK", abi::OverflowAck::REQUEST),
         ("EVENTS", abi::Events::REQUEST),
+        ("LISTEN", abi::Listen::REQUEST),
     ] {
         refused(&format!("{name} with a null pointer"), call(request, 0), libc::EFAULT)?;
         refused(&format!("{name} with a kernel address"), call(request, 1 << 63), libc::EFAULT)?;
@@ -150,7 +182,7 @@ fn bad_fields(context: &Context) -> Verdict {
     let mut ack = abi::OverflowAck { node: 256, reserved: 0 };
     // SAFETY: as above.
     refused("OVERFLOW_ACK 256", unsafe { abi::call(device, &mut ack) }, libc::EINVAL)?;
-    let mut unexport = abi::Unexport { offset: 1, reserved: 0 };
+    let mut unexport = abi::Unexport { offset: 1, ..Default::default() };
     // SAFETY: as above.
     refused("UNEXPORT of nothing", unsafe { abi::call(device, &mut unexport) }, libc::ENOENT)?;
     let mut window = abi::Window { index: u32::MAX, ..Default::default() };
@@ -229,6 +261,32 @@ fn bad_mappings(context: &Context) -> Verdict {
             writable.map_err(|error| Problem::Fail(format!("{space}, for reading and writing: {error}")))?;
         }
     }
+    Ok(())
+}
+
+fn doorbells(context: &Context) -> Verdict {
+    let device = context.adaptor.as_fd();
+    let good = abi::Listen { doorbells: 1 << 63, nodes: Nodes::ALL.words(), ..Default::default() };
+    let listen = |what, argument, errno| refused(what, abi::listen(device, argument).map(drop), errno);
+    listen("no doorbell", abi::Listen { doorbells: 0, ..good }, libc::EINVAL)?;
+    listen("no node", abi::Listen { nodes: [0; 4], ..good }, libc::EINVAL)?;
+    listen("an unknown flag", abi::Listen { flags: 2, ..good }, libc::EINVAL)?;
+    listen("a field that is not zero", abi::Listen { reserved: 1, ..good }, libc::EINVAL)?;
+    let file = abi::listen(device, good)?;
+    listen("a doorbell that is open", abi::Listen { doorbells: 3 << 62, ..good }, libc::EBUSY)?;
+    let mask = |doorbells, masked, reserved| {
+        let mut argument = abi::Mask { doorbells, masked, reserved };
+        // SAFETY: only EXPORT has a condition.
+        unsafe { abi::call(file.as_fd(), &mut argument) }
+    };
+    mask(1 << 63, 1, 0)?;
+    refused("masking another's doorbell", mask(1, 1, 0), libc::EINVAL)?;
+    refused("masking none", mask(0, 1, 0), libc::EINVAL)?;
+    refused("masking by 2", mask(1 << 63, 2, 0), libc::EINVAL)?;
+    refused("masking with a field that is not zero", mask(1 << 63, 0, 1), libc::EINVAL)?;
+    drop(file);
+    // Closed again, and free for the next one.
+    abi::listen(device, abi::Listen { doorbells: 3 << 62, ..good })?;
     Ok(())
 }
 

@@ -107,7 +107,7 @@ fn life_of_an_export(context: &Context) -> Verdict {
     equal("flags", window.flags, abi::WINDOW_MINE)?;
     export.end()?;
     holds(listed(&context.adaptor, offset)?.is_none(), || "it is still listed".to_owned())?;
-    let mut argument = abi::Unexport { offset, reserved: 0 };
+    let mut argument = abi::Unexport { offset, ..Default::default() };
     // SAFETY: UNEXPORT touches no memory of this process.
     let again = unsafe { abi::call(context.adaptor.as_fd(), &mut argument) };
     refused("a second end", again, libc::ENOENT)
@@ -145,7 +145,7 @@ fn foreign_export(context: &Context) -> Verdict {
     let export = export(&context.adaptor, PAGE, None)?;
     let other = Adaptor::open(&context.device)?;
     let offset = export.place().offset;
-    let mut argument = abi::Unexport { offset, reserved: 0 };
+    let mut argument = abi::Unexport { offset, ..Default::default() };
     // SAFETY: UNEXPORT touches no memory of this process.
     refused("by another file", unsafe { abi::call(other.as_fd(), &mut argument) }, libc::ENOENT)?;
     let window = listed(&other, offset)?.ok_or_else(|| Problem::Fail("the window is gone".to_owned()))?;

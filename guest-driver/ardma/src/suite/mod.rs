@@ -4,6 +4,7 @@
 
 mod errors;
 mod interface;
+mod io;
 mod local;
 mod remote;
 mod tap;
@@ -16,11 +17,13 @@ use tap::{Problem, Tap, Verdict};
 
 /// Bytes of scratch memory that the remote tests need on the peer.
 const SCRATCH: u64 = 64 << 10;
+/// Bytes that the tests of the I/O space need there.
+const IO_SCRATCH: u64 = 8 << 10;
 
 /// Arguments of `ardma test`.
 #[derive(Debug, Default, clap::Args)]
 #[command(
-    after_help = "On the peer run `ardma export 64K --at OFFSET`. Tests that lack an argument are skipped."
+    after_help = "On the peer run `ardma export 64K --at OFFSET`, and for --io `ardma export 8K --io --at 0xe000`. Tests that lack an argument are skipped."
 )]
 pub struct Arguments {
     /// The node that exports scratch memory for the tests.
@@ -38,8 +41,11 @@ pub struct Arguments {
     /// A block that the peer exports to this node for reading only.
     #[arg(long, value_parser = parse_size, requires = "peer")]
     read_only: Option<u64>,
-    /// Run only this group: local, remote or errors. May be given more than once.
-    #[arg(long, value_name = "NAME", value_parser = ["local", "remote", "errors"])]
+    /// Where in its I/O space it does: 8K that this node may read and write, and nothing in the 4K before them.
+    #[arg(long, value_name = "OFFSET", value_parser = parse_size, requires = "peer")]
+    io: Option<u64>,
+    /// Run only this group: local, remote, errors or io. May be given more than once.
+    #[arg(long, value_name = "NAME", value_parser = ["local", "remote", "errors", "io"])]
     group: Vec<String>,
     /// Show the tests and run none.
     #[arg(long)]
@@ -76,7 +82,7 @@ impl Context<'_> {
     fn scratch(&self) -> Result<RemoteWindow, Problem> {
         let offset =
             self.arguments.offset.ok_or_else(|| Problem::Skip("no --peer and --offset given".to_owned()))?;
-        let window = self.adaptor.map(Place { node: self.peer()?, offset }, SCRATCH)?;
+        let window = self.adaptor.map(Place::memory(self.peer()?, offset), SCRATCH)?;
         clear(&window)?;
         Ok(window)
     }
@@ -87,7 +93,7 @@ impl Context<'_> {
         let offset = offset.ok_or_else(|| Problem::Skip(format!("no {argument} given")))?;
         let block = self.adaptor.fixed().block_size();
         let offset = offset & !block.saturating_sub(1);
-        let window = self.adaptor.map(Place { node, offset }, block.saturating_mul(2))?;
+        let window = self.adaptor.map(Place::memory(node, offset), block.saturating_mul(2))?;
         clear(&window)?;
         Ok(window)
     }
@@ -109,7 +115,7 @@ fn clear(window: &RemoteWindow) -> Verdict {
 
 /// Every test, in the order in which they run.
 fn cases() -> impl Iterator<Item = &'static Case> {
-    [local::CASES, interface::CASES, remote::CASES, errors::CASES].into_iter().flatten()
+    [local::CASES, interface::CASES, remote::CASES, errors::CASES, io::CASES].into_iter().flatten()
 }
 
 /// Runs or lists the tests.
@@ -150,7 +156,7 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         let titles: BTreeSet<_> = text.lines().collect();
         assert_eq!(titles.len(), cases().count());
-        for group in ["local", "remote", "errors"] {
+        for group in ["local", "remote", "errors", "io"] {
             assert!(titles.iter().any(|title| title.starts_with(&format!("{group}: "))), "{group}");
         }
         assert!(titles.iter().all(|title| title.ends_with(']')));

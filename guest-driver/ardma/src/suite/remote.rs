@@ -5,6 +5,17 @@ use super::{Case, Context, SCRATCH};
 use ardma::{Direction, RemoteWindow, Retries, Status, Transfer, Word};
 use std::time::{Duration, Instant};
 
+/// Calls for each size with a function of that size's type.
+macro_rules! each_size {
+    ($function:ident($($argument:expr),*)) => {{
+        $function::<u8>($($argument),*)?;
+        $function::<u16>($($argument),*)?;
+        $function::<u32>($($argument),*)?;
+        $function::<u64>($($argument),*)
+    }};
+}
+pub(super) use each_size;
+
 pub const CASES: &[Case] = &[
     case("the peer is configured and its link is up", "device page", peer_is_up),
     case("stores of 1, 2, 4 and 8 bytes at offsets 0 to 16 are there", "No false OK", stores),
@@ -26,7 +37,7 @@ const fn case(name: &'static str, contract: &'static str, run: fn(&Context) -> V
 }
 
 /// Bytes that differ from their neighbours and from those of another seed.
-fn pattern(seed: u64, length: usize) -> Vec<u8> {
+pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     std::iter::repeat_with(|| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -36,13 +47,13 @@ fn pattern(seed: u64, length: usize) -> Vec<u8> {
     .collect()
 }
 
-fn check_ok(window: &RemoteWindow, what: &str, offset: u64) -> Verdict {
+pub fn check_ok(window: &RemoteWindow, what: &str, offset: u64) -> Verdict {
     let status = window.check(offset)?;
     holds(status.is_ok(), || format!("{what}: the check at {offset:#x} answers {status}"))
 }
 
 /// Fails unless these bytes are there, loaded and checked.
-fn found(window: &RemoteWindow, what: &str, offset: u64, expected: &[u8]) -> Verdict {
+pub fn found(window: &RemoteWindow, what: &str, offset: u64, expected: &[u8]) -> Verdict {
     let mut bytes = vec![0; expected.len()];
     window.read_bytes(offset, &mut bytes)?;
     for part in window.blocks(offset, expected.len() as u64) {
@@ -56,16 +67,6 @@ fn peer_is_up(context: &Context) -> Verdict {
     holds(node.is_configured(), || "it is not configured".to_owned())?;
     holds(node.is_up(), || "its link is down".to_owned())?;
     holds(node.incarnation != 0, || "its incarnation is 0".to_owned())
-}
-
-/// Calls for each size with a function of that size's type.
-macro_rules! each_size {
-    ($function:ident($($argument:expr),*)) => {{
-        $function::<u8>($($argument),*)?;
-        $function::<u16>($($argument),*)?;
-        $function::<u32>($($argument),*)?;
-        $function::<u64>($($argument),*)
-    }};
 }
 
 fn stores(context: &Context) -> Verdict {
@@ -90,7 +91,7 @@ fn stores_of<T: Word>(window: &RemoteWindow) -> Verdict {
     Ok(())
 }
 
-fn word<T: Word>(bytes: &[u8]) -> Result<T, Problem> {
+pub fn word<T: Word>(bytes: &[u8]) -> Result<T, Problem> {
     T::from_memory(bytes).ok_or_else(|| Problem::Fail("the test itself is wrong".to_owned()))
 }
 

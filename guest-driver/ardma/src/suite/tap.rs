@@ -24,6 +24,11 @@ impl From<io::Error> for Problem {
     }
 }
 
+/// The problem of a test that lacks this.
+pub fn skip(reason: &str) -> Problem {
+    Problem::Skip(reason.to_owned())
+}
+
 /// What a test found.
 pub type Verdict = Result<(), Problem>;
 

@@ -157,3 +157,58 @@ fn a_full_share_is_refused() {
     assert_eq!(master.push(read(2, 999, 0, 1)), Err(Full));
     assert_eq!(master.push(read(3, 0, 0, 1)), Ok(()));
 }
+
+#[test]
+fn a_store_to_a_doorbell_is_a_message_and_no_memory_operation() {
+    let (mut master, _) = exporting();
+    master.messages_mut().doorbells_mut().set_byte(0x20, 1 << 2);
+    let ring = |ticket, offset, data: &'static [u8]| Inbound {
+        at: Location::io(offset),
+        ..write(2, ticket, 0, data)
+    };
+    let ask = |ticket, offset| Inbound { at: Location::io(offset), ..read(2, ticket, 0, 8) };
+    for request in
+        [ring(0, 0, b"message!"), ring(1, 8, b"message!"), ring(2, 0, b"a"), ask(3, 0), ask(4, 0x200)]
+    {
+        master.push(request).unwrap();
+    }
+    assert_eq!(master.poll_operation(|_, _| false), None);
+    assert_eq!(master.messages().count(), 0, "without a lease nothing is executed");
+    assert_eq!(master.poll_operation(|_, _| true), None);
+    let codes = [Code::Ok, Code::AccessDenied, Code::BadSize, Code::Ok, Code::NoWindow];
+    let expected: Vec<_> = (0..).zip(codes).map(|(ticket, code)| (2, ticket, code)).collect();
+    assert_eq!(answers(&mut master), expected);
+    let data = u64::from_le_bytes(*b"message!");
+    assert_eq!(master.messages().front().map(|message| message.data), Some(data));
+    assert_eq!((master.served_writes(), master.served_reads(), master.refused()), (1, 1, 3));
+}
+
+#[test]
+fn a_message_does_not_pass_a_write_before_it() {
+    let (mut master, mut memory) = exporting();
+    master.messages_mut().doorbells_mut().set_byte(0x20, 1 << 2);
+    master.push(write(2, 0, 0, b"data")).unwrap();
+    master.push(Inbound { at: Location::io(0), ..write(2, 1, 0, b"done") }).unwrap();
+    let operation = master.poll_operation(|_, _| true).unwrap();
+    assert_eq!((master.poll_operation(|_, _| true), master.messages().count()), (None, 0));
+    let (id, result) = memory.execute(operation);
+    master.handle_done(id, result);
+    memory.serve(&mut master);
+    assert_eq!(master.messages().count(), 1);
+    assert_eq!(answers(&mut master), [(2, 0, Code::Ok), (2, 1, Code::Ok)]);
+}
+
+#[test]
+fn a_flush_drops_messages_and_closes_the_doorbells() {
+    let (mut master, _) = exporting();
+    master.messages_mut().doorbells_mut().set_byte(0x20, 1 << 2);
+    let ring = |ticket| Inbound { at: Location::io(0), ..write(2, ticket, 0, b"data") };
+    master.push(ring(0)).unwrap();
+    assert_eq!(master.poll_operation(|_, _| true), None);
+    master.push(ring(1)).unwrap();
+    assert_eq!(master.flush(), [(origin(2), 1)]);
+    assert_eq!(master.messages().count(), 0);
+    master.push(ring(2)).unwrap();
+    assert_eq!(master.poll_operation(|_, _| true), None);
+    assert_eq!(answers(&mut master), [(2, 0, Code::Ok), (2, 2, Code::AccessDenied)]);
+}

@@ -3,12 +3,18 @@
 
 mod assurance;
 mod bounded;
+mod failed;
 mod golden;
 mod io;
 mod posting;
 mod property;
+mod range;
+mod read_ahead;
 
 use super::*;
+use crate::adaptor::address::Space;
+use crate::adaptor::bus::{Busy, LoadTag};
+use crate::adaptor::transaction::RequestKind;
 
 const GATHER: Duration = Duration::from_micros(20);
 const DEADLINE: Duration = Duration::from_millis(500);

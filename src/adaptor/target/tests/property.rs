@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
+use super::failed::QueueModel;
 use super::*;
 
 #[derive(Clone, Debug)]
@@ -27,6 +28,13 @@ enum Op {
         offset: u64,
         len: usize,
     },
+    /// From this block of the space on, so many.
+    Range {
+        first: u64,
+        count: u64,
+    },
+    TakeFailed,
+    PopFailed,
     Idle,
     Wait {
         micros: u64,
@@ -74,6 +82,9 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         30 => len().prop_map(|len| Op::StoreNext { len }),
         20 => (place(), len()).prop_map(|((node, offset), len)| Op::Load { node, offset, len }),
         40 => (place(), len()).prop_map(|((node, offset), len)| Op::Check { node, offset, len }),
+        15 => (0..64_u64, 1..64_u64).prop_map(|(first, count)| Op::Range { first, count }),
+        15 => Just(Op::TakeFailed),
+        10 => Just(Op::PopFailed),
         15 => Just(Op::Idle),
         10 => prop_oneof![1..30_u64, Just(600_000)].prop_map(|micros| Op::Wait { micros }),
         40 => Just(Op::Take),
@@ -111,13 +122,24 @@ struct Sent {
     items: Vec<u64>,
 }
 
+/// A check, or a question about a range, which clears nothing.
+struct Asked {
+    tag: LoadTag,
+    blocks: Vec<u64>,
+    len: usize,
+    look: Look,
+}
+
 #[derive(Default)]
 struct Model {
     items: BTreeMap<u64, Item>,
     /// Items of each node that the mesh has not been given, in order.
     posted: BTreeMap<u8, VecDeque<u64>>,
     sent: BTreeMap<u8, VecDeque<Sent>>,
-    checks: BTreeMap<u64, (LoadTag, Vec<u64>, usize)>,
+    checks: BTreeMap<u64, Asked>,
+    queue: QueueModel,
+    /// Blocks that software popped and has not checked since with an error for an answer.
+    known: BTreeSet<u64>,
     log: BTreeMap<u64, [Option<(u64, Code)>; 2]>,
     overflowed: BTreeSet<u8>,
     /// Every error that no check returned and no acknowledgement covered: block, direction, order.
@@ -164,6 +186,9 @@ impl Run {
             if !room && !self.model.log.contains_key(&block) {
                 self.model.overflowed.insert(node_of(block));
                 continue;
+            }
+            if !self.model.log.contains_key(&block) {
+                self.model.queue.push(block);
             }
             let first = &mut self.model.log.entry(block).or_default()[slot(direction)];
             if first.is_none_or(|(other, _)| order < other) {
@@ -220,8 +245,48 @@ impl Run {
         if len == 0 || beyond {
             self.model.answers.push_back((tag, vec![0xff; len]));
         } else {
-            self.model.checks.insert(self.order, (tag, blocks(node, offset, len), len));
+            let asked = Asked { tag, blocks: blocks(node, offset, len), len, look: Look::Clear };
+            self.model.checks.insert(self.order, asked);
         }
+    }
+
+    fn range(&mut self, first: u64, count: u64) {
+        self.order += 1;
+        let address = |block: u64| ((block / 16) << 48) | ((block % 16) * 4096);
+        let blocks: Vec<u64> = (first..(first + count).min(64)).collect();
+        let tag = self.rig.range(address(first), address(first + count));
+        self.model.checks.insert(self.order, Asked { tag, blocks, len: 4, look: Look::Peek });
+    }
+
+    fn take_failed(&mut self) {
+        let block = self.rig.take_failed().map(|(node, index)| u64::from(node) * 16 + index);
+        if self.strict {
+            self.model.queue.took(block);
+        }
+    }
+
+    fn pop_failed(&mut self) {
+        let before = self.rig.target.failed_blocks();
+        let taken = self.rig.target.taken_failed();
+        self.rig.target.pop_failed();
+        self.model.queue.popped();
+        if self.rig.target.failed_blocks() < before {
+            self.model.known.extend(taken.map(|block| u64::from(block.node.0) * 16 + block.index));
+        }
+    }
+
+    /// Software that takes everything out of the queue knows every block with errors, and no other.
+    fn all_failed_blocks_are_known(&mut self) {
+        for (node, index) in self.rig.drain_failed() {
+            let tag = self.rig.peek(node, index * 4096, 4);
+            let (answered, data) = self.rig.answer().expect("nothing is under way");
+            assert!(answered == tag && data != [0; 4], "block {index} of node {node} has no errors");
+            self.model.known.insert(u64::from(node) * 16 + index);
+        }
+        let unknown = self.model.due.iter().find(|&&(block, ..)| {
+            !self.model.known.contains(&block) && !self.model.overflowed.contains(&node_of(block))
+        });
+        assert_eq!(unknown, None, "a failed block that software was not told of");
     }
 
     fn take(&mut self) {
@@ -271,41 +336,56 @@ impl Run {
         }
     }
 
-    fn take_code(&mut self, blocks: &[u64], direction: Direction) -> Code {
-        for &block in blocks {
-            if let Some((_, code)) = self.model.log.get(&block).and_then(|entry| entry[slot(direction)]) {
-                let entry = self.model.log.get_mut(&block).unwrap();
-                entry[slot(direction)] = None;
-                if *entry == [None, None] {
-                    self.model.log.remove(&block);
-                }
-                self.model.due.retain(|&(b, d, _)| (b, d) != (block, direction));
-                return code;
-            }
-            if self.model.overflowed.contains(&node_of(block)) {
-                return Code::LogOverflow;
-            }
+    /// What a check finds in one direction, and on which block.
+    fn find(&self, blocks: &[u64], direction: Direction) -> (Code, Option<u64>) {
+        let on = |block: &u64| self.model.log.get(block).and_then(|entry| entry[slot(direction)]);
+        if let Some((block, (_, code))) = blocks.iter().find_map(|block| Some((*block, on(block)?))) {
+            return (code, Some(block));
+        }
+        if blocks.iter().any(|&block| self.model.overflowed.contains(&node_of(block))) {
+            return (Code::LogOverflow, None);
         }
         let lost = self.model.due.iter().find(|&&(b, d, _)| blocks.contains(&b) && d == direction);
         assert_eq!(lost, None, "the model itself lost an error");
-        Code::Ok
+        (Code::Ok, None)
     }
 
-    fn expected(&mut self, blocks: &[u64], len: usize) -> Vec<u8> {
-        let write = self.take_code(blocks, Direction::Write);
-        if len == 1 && !write.is_ok() {
-            return vec![write.bits()];
+    fn clear(&mut self, block: u64, direction: Direction) {
+        self.model.log.get_mut(&block).unwrap()[slot(direction)] = None;
+        self.model.due.retain(|&(b, d, _)| (b, d) != (block, direction));
+        self.model.known.remove(&block);
+    }
+
+    fn expected(&mut self, asked: &Asked) -> Vec<u8> {
+        let (write, write_block) = self.find(&asked.blocks, Direction::Write);
+        let one_only = asked.len == 1 && !write.is_ok();
+        let (read, read_block) =
+            if one_only { (Code::Ok, None) } else { self.find(&asked.blocks, Direction::Read) };
+        if asked.look == Look::Clear {
+            for (block, direction) in [(write_block, Direction::Write), (read_block, Direction::Read)] {
+                if let Some(block) = block {
+                    self.clear(block, direction);
+                }
+            }
+            for block in [write_block, read_block].into_iter().flatten() {
+                let rest = self.model.log.get(&block).is_some_and(|entry| *entry != [None, None]);
+                if !rest {
+                    self.model.log.remove(&block);
+                }
+                self.model.queue.checked(block, rest);
+            }
         }
-        let read = self.take_code(blocks, Direction::Read);
-        let mut bytes = if len == 1 { vec![read.bits()] } else { word(read, write).to_le_bytes().to_vec() };
-        bytes.resize(len, 0);
+        let code = if write.is_ok() { read } else { write };
+        let mut bytes =
+            if asked.len == 1 { vec![code.bits()] } else { word(read, write).to_le_bytes().to_vec() };
+        bytes.resize(asked.len, 0);
         bytes
     }
 
     /// Takes the answer of a check at its word: what it does not report must not be due.
-    fn believe(&mut self, order: u64, block: u64, data: &[u8]) {
+    fn believe(&mut self, order: u64, asked: &Asked, data: &[u8]) {
         let mut due = self.model.due.clone();
-        due.retain(|&(b, _, o)| b == block && o < order);
+        due.retain(|&(b, _, o)| asked.blocks.contains(&b) && o < order);
         let is_due = |direction| due.iter().any(|&(_, d, _)| d == direction);
         if data == [0] || data.len() > 1 && data[0] == 0 {
             assert!(!is_due(Direction::Write), "false OK for writes");
@@ -313,6 +393,10 @@ impl Run {
         if data == [0] || data.len() > 1 && data[1] == 0 {
             assert!(!is_due(Direction::Read), "false OK for reads");
         }
+        if asked.look == Look::Peek {
+            return;
+        }
+        let block = asked.blocks[0];
         for (index, direction) in [Direction::Write, Direction::Read].into_iter().enumerate() {
             let code = data.get(index).copied().unwrap_or(0);
             let overflowed = self.model.overflowed.contains(&node_of(block));
@@ -321,6 +405,7 @@ impl Run {
                 let direction =
                     if data.len() == 1 && !is_due(direction) { Direction::Read } else { direction };
                 self.model.due.retain(|&(b, d, o)| (b, d) != (block, direction) || o >= order);
+                self.model.known.remove(&block);
             }
         }
     }
@@ -329,15 +414,15 @@ impl Run {
         let ready: Vec<u64> =
             self.model.checks.keys().copied().filter(|&check| self.is_ready(check)).collect();
         for order in ready {
-            let (tag, blocks, len) = self.model.checks.remove(&order).unwrap();
+            let asked = self.model.checks.remove(&order).unwrap();
             if self.strict {
-                let data = self.expected(&blocks, len);
-                self.model.answers.push_back((tag, data));
+                let data = self.expected(&asked);
+                self.model.answers.push_back((asked.tag, data));
             } else {
                 self.lenient_answers();
                 let (answered, data) = self.rig.answer().expect("a check was not answered in time");
-                assert_eq!((answered, data.len()), (tag, len));
-                self.believe(order, blocks[0], &data);
+                assert_eq!((answered, data.len()), (asked.tag, asked.len));
+                self.believe(order, &asked, &data);
             }
         }
         self.lenient_answers();
@@ -352,7 +437,7 @@ impl Run {
 
     /// Whether everything that a check asks about has ended.
     fn is_ready(&self, check: u64) -> bool {
-        let asked = &self.model.checks[&check].1;
+        let asked = &self.model.checks[&check].blocks;
         !self.model.items.range(..check).any(|(_, item)| {
             blocks(item.node, item.offset, item.data.len()).iter().any(|block| asked.contains(block))
         })
@@ -365,10 +450,10 @@ impl Run {
             self.model.answers.push_back((item.tag, item.data.clone()));
         }
         let dropped = Code::LogOverflow;
-        for (tag, _, len) in model.checks.values() {
+        for asked in model.checks.values() {
             let mut data = word(dropped, dropped).to_le_bytes().to_vec();
-            data.resize(*len, 0);
-            self.model.answers.push_back((*tag, data));
+            data.resize(asked.len, 0);
+            self.model.answers.push_back((asked.tag, data));
         }
         self.answers();
         for sent in model.sent.values().flatten() {
@@ -380,8 +465,10 @@ impl Run {
     fn step(&mut self, op: &Op) {
         let waits = !self.model.checks.is_empty()
             || self.model.items.values().any(|item| item.direction == Direction::Read);
-        let from_bus =
-            matches!(op, Op::Store { .. } | Op::StoreNext { .. } | Op::Load { .. } | Op::Check { .. });
+        let from_bus = matches!(
+            op,
+            Op::Store { .. } | Op::StoreNext { .. } | Op::Load { .. } | Op::Check { .. } | Op::Range { .. }
+        );
         if self.strict && waits && from_bus {
             return;
         }
@@ -390,6 +477,9 @@ impl Run {
             Op::StoreNext { len } => self.store(self.next.0, self.next.1, len),
             Op::Load { node, offset, len } => self.load(node, offset, len),
             Op::Check { node, offset, len } => self.check(node, offset, len),
+            Op::Range { first, count } => self.range(first, count),
+            Op::TakeFailed => self.take_failed(),
+            Op::PopFailed => self.pop_failed(),
             Op::Idle => self.rig.idle(),
             Op::Wait { micros } => {
                 self.rig.now = self.rig.now.after(Duration::from_micros(micros));
@@ -412,6 +502,7 @@ impl Run {
         self.answers();
         if self.strict {
             assert_eq!(self.rig.target.logged_blocks(), self.model.log.len());
+            assert_eq!(self.rig.target.failed_blocks(), self.model.queue.len());
             for node in 0..4 {
                 assert_eq!(self.rig.target.overflowed(NodeId(node)), self.model.overflowed.contains(&node));
             }
@@ -429,6 +520,7 @@ impl Run {
             }
         }
         assert_eq!(self.model.items.len(), 0, "posted and never sent");
+        self.all_failed_blocks_are_known();
         for block in 0..48 {
             self.check(node_of(block), block % 16 * 4096, 4);
             self.answers();

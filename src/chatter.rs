@@ -1,5 +1,6 @@
 //! Keeps the log readable, and the disk free, where guests or other nodes cause lines without end.
 
+use core::fmt::Display;
 use core::time::Duration;
 
 use crate::adaptor::Instant;
@@ -17,8 +18,18 @@ pub struct Chatter {
 }
 
 impl Chatter {
+    /// Logs the line, unless it is to be withheld. Returns whether it was logged.
+    pub fn log(&mut self, now: Instant, level: log::Level, line: impl Display) -> bool {
+        let Some(withheld) = self.admit(now) else { return false };
+        if withheld > 0 {
+            log::warn!("{withheld} lines about nodes, routers and resets were left out");
+        }
+        log::log!(level, "{line}");
+        true
+    }
+
     /// How many lines were withheld since the last that was let through, or `None` where this one is to be withheld too.
-    pub fn admit(&mut self, now: Instant) -> Option<u64> {
+    fn admit(&mut self, now: Instant) -> Option<u64> {
         if now.since(self.since) >= PERIOD {
             (self.since, self.lines) = (now, 0);
         }
