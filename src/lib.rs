@@ -5,6 +5,7 @@
 //! the same offset, says from local knowledge whether these were really done.
 
 pub mod adaptor;
+mod allowance;
 pub mod certs;
 mod chatter;
 pub mod config;

@@ -82,7 +82,7 @@ impl RouterProcess {
         let routers = if routers.is_empty() { "none".to_owned() } else { routers.join(", ") };
         let transport = if config.tls.is_some() { "TLS" } else { "plain TCP" };
         log::info!("router: listening on {}, routers: {routers}; links are {transport}", config.listen);
-        Ok(Self { router, links, chatter: Chatter::default() })
+        Ok(Self { router, links, chatter: Chatter::of_a_network() })
     }
 
     /// Hands everything that came over the links to the core. Returns whether there was anything.

@@ -84,6 +84,8 @@ enum Kind {
     Done { count: u8, code: u8 },
     Nak,
     Ask,
+    Inquire,
+    Inventory,
 }
 
 /// What the hostile node knows.
@@ -149,7 +151,11 @@ impl Hostile {
                 self.stamp = stamp.0;
             }
             Body::Ask { stamp, .. } => self.stamp = stamp.0,
-            Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => {}
+            Body::Inquire
+            | Body::Inventory { .. }
+            | Body::Join { .. }
+            | Body::Refuse { .. }
+            | Body::Routes(_) => {}
         }
     }
 
@@ -222,6 +228,8 @@ impl Hostile {
             }
             Kind::Nak => Body::Nak { epoch: their_epoch, expected: theirs, stamp },
             Kind::Ask => Body::Ask { epoch: their_epoch, stamp },
+            Kind::Inquire => Body::Inquire,
+            Kind::Inventory => Body::Inventory { version: crafted.offset, entries: data(len(crafted.len)) },
         };
         if matches!(body, Body::Write { .. } | Body::Read { .. }) {
             self.next = sequence.0.wrapping_add(1);

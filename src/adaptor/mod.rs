@@ -42,6 +42,7 @@ use self::function::{Function, event as events};
 use self::inventory::{Entry, Inventory, Name};
 use self::master::{CommandStatus, ExportError, HostedWindow, Master, Sharing};
 use self::memory::{Home, MemoryFault, MemoryOperation, MemoryResult, OperationId};
+use self::mesh::limits::Window;
 use self::mesh::neighbour::Refusal;
 use self::mesh::packet::{Incarnation, Packet};
 use self::mesh::{InventoryNews, Mesh, Ticket, Timing, Wanted};
@@ -98,11 +99,11 @@ pub struct Adaptor {
 impl Adaptor {
     /// An adaptor in its state after power-on, without links.
     pub fn new(settings: Settings) -> Self {
-        Self::with_limits(settings, target::Limits::default())
+        Self::with_limits(settings, target::Limits::default(), Window::default())
     }
 
-    /// As [`Adaptor::new`], with other bounds of the target unit.
-    pub fn with_limits(settings: Settings, limits: target::Limits) -> Self {
+    /// As [`Adaptor::new`], with other bounds of the target unit and of the flows.
+    pub fn with_limits(settings: Settings, limits: target::Limits, window: Window) -> Self {
         let mut random = Random::new(settings.seed);
         let incarnation = Incarnation(random.next_public());
         let Settings { node, geometry, peers, timing, gather, .. } = settings;
@@ -111,7 +112,7 @@ impl Adaptor {
             incarnation,
             function: Function::default(),
             target: Target::with_limits(geometry, gather, backlog_limit(timing.deadline), limits),
-            mesh: Mesh::new(node, incarnation, peers, timing, &mut random),
+            mesh: Mesh::new(node, incarnation, peers, timing, window, &mut random),
             master: Master::new(geometry.window_size()),
             inventory: Inventory::default(),
             sharing: Sharing::Unknown,

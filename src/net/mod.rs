@@ -12,7 +12,6 @@
 //! sign of life: the claim gets in only if there is none.
 
 mod admission;
-mod allowance;
 mod backoff;
 mod credentials;
 mod identity;

@@ -3,13 +3,13 @@
 use core::time::Duration;
 use std::net::SocketAddr;
 
-use super::allowance::Allowance;
 use super::backoff::Backoff;
 use crate::adaptor::Instant;
 use crate::adaptor::address::NodeId;
 use crate::adaptor::mesh::neighbour::{Identity, Refusal};
 use crate::adaptor::mesh::packet::Incarnation;
 use crate::adaptor::random::Random;
+use crate::allowance::Allowance;
 use crate::chatter::Chatter;
 use crate::poller::Token;
 
@@ -17,6 +17,9 @@ use crate::poller::Token;
 const HEAD_START: Duration = Duration::from_millis(100);
 /// How long a peer's word holds that our node id is somebody else's: it is asked again, and answers, several times in this time.
 const REFUSAL_HOLDS: Duration = Duration::from_secs(10);
+/// How often a peer may come, or go on as another incarnation, at once, and the time after which it may once more.
+const CHANGES: u32 = 32;
+pub const CHANGE_PAUSE: Duration = Duration::from_millis(50);
 /// A link that lived this long makes earlier failures forgotten.
 const STABLE: Duration = Duration::from_secs(1);
 
@@ -93,7 +96,7 @@ impl Peer {
             met: None,
             same_as: None,
             told_same: false,
-            changes: Allowance::new(now),
+            changes: Allowance::new(CHANGES, CHANGE_PAUSE),
             head_start,
             backoff: Backoff::default(),
             last_problem: None,

@@ -102,7 +102,7 @@ impl Node {
         let devices = Devices::open(&config.devices)?;
         log_start(config);
         let paths = Paths::new(config.node);
-        Ok(Self { clock, adaptor, links, paths, bus, devices, chatter: Chatter::default() })
+        Ok(Self { clock, adaptor, links, paths, bus, devices, chatter: Chatter::of_a_guest() })
     }
 }
 

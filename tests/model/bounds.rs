@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use assured_rdma::adaptor::mesh::Timing;
+use assured_rdma::adaptor::mesh::limits::{WINDOW_BYTES, WINDOW_REQUESTS, Window};
 
 /// Stands for any number of times.
 pub const ANY: u8 = u8::MAX;
@@ -15,6 +16,8 @@ pub struct Budget {
     pub writes: u8,
     pub reads: u8,
     pub checks: u8,
+    /// Writes of A in the bulk channel.
+    pub transfers: u8,
     /// Packets lost; those of a link that is cut are not counted.
     pub losses: u8,
     /// How often time passes although a packet could arrive, or a request be executed.
@@ -27,6 +30,8 @@ pub struct Budget {
     pub flips: u8,
     /// How often one end of the link goes down.
     pub cuts: u8,
+    /// How often another adaptor with A's node id takes A's place, or gives it back.
+    pub turns: u8,
     /// How often time passes without reaching the next moment at which something is due.
     pub steps: u8,
     /// How often the process of A, and of B, is killed and started again.
@@ -40,12 +45,14 @@ impl Budget {
         writes: 0,
         reads: 0,
         checks: 0,
+        transfers: 0,
         losses: 0,
         delays: 0,
         kept: 0,
         copies: 0,
         flips: 0,
         cuts: 0,
+        turns: 0,
         steps: 0,
         crashes: [0; 2],
         resets: [0; 2],
@@ -58,12 +65,14 @@ impl fmt::Display for Budget {
             ("writes", self.writes),
             ("reads", self.reads),
             ("checks", self.checks),
+            ("transfers", self.transfers),
             ("loss", self.losses),
             ("delay", self.delays),
             ("kept", self.kept),
             ("dup", self.copies),
             ("flip", self.flips),
             ("cut", self.cuts),
+            ("turn", self.turns),
             ("step", self.steps),
             ("crash-a", self.crashes[0]),
             ("crash-b", self.crashes[1]),
@@ -90,6 +99,9 @@ pub struct Bounds {
     /// Blocks that the target exports; accesses to the others are refused.
     pub exported: usize,
     pub timing: Timing,
+    pub window: Window,
+    /// The lease that B is configured with, if it is another one.
+    pub lease_of_target: Option<Duration>,
     /// The end of time.
     pub horizon: Duration,
     /// Packets under way to each node at most; an adaptor is asked for more when there is room.
@@ -122,6 +134,8 @@ impl Bounds {
         blocks: 1,
         exported: 2,
         timing: TIMING,
+        window: Window { requests: WINDOW_REQUESTS, bytes: WINDOW_BYTES },
+        lease_of_target: None,
         horizon: Duration::from_millis(80),
         capacity: 2,
         introduction: false,

@@ -5,7 +5,7 @@ use std::fmt;
 use assured_rdma::adaptor::Instant;
 
 use crate::bounds::{Bounds, Budget};
-use crate::node::{Node, Side};
+use crate::node::Side;
 use crate::state::State;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub enum Action {
     Load(usize),
     /// The bus of A checks a block.
     Check(usize),
+    /// A writes to a block in the bulk channel.
+    Transfer(usize),
     /// The next packet to a node arrives.
     Deliver(Side),
     /// The next packet to a node is lost.
@@ -33,16 +35,18 @@ pub enum Action {
     /// B executes all that it may execute, before it sends anything.
     ExecuteAll,
     /// B learns that its memory operation is done.
-    Finish,
+    Finish(usize),
     /// Time goes on to the next moment at which something is due.
     Wait,
     /// Time goes on a little, without reaching that moment.
     Step,
     /// A node that is due is woken.
     Wake(Side),
-    /// A node's end of the link goes down, or comes back.
+    /// An end of the link goes down, or comes back.
     Cut(Side),
     Join(Side),
+    /// C takes the place of A, or gives it back.
+    Turn,
     /// A node's process is killed, and started again at once.
     Crash(Side),
     /// A node's function is reset.
@@ -55,6 +59,7 @@ impl fmt::Display for Action {
             Self::Store(block) => write!(f, "A writes to block {block}"),
             Self::Load(block) => write!(f, "A reads block {block}"),
             Self::Check(block) => write!(f, "A checks block {block}"),
+            Self::Transfer(block) => write!(f, "A transfers to block {block}"),
             Self::Deliver(to) => write!(f, "{to} gets"),
             Self::Lose(_) => f.write_str("lost is"),
             Self::Flip(to) => write!(f, "{to} gets corrupted"),
@@ -63,12 +68,13 @@ impl fmt::Display for Action {
             Self::Release(_) => f.write_str("released is"),
             Self::Execute => f.write_str("B executes a request"),
             Self::ExecuteAll => f.write_str("B executes all requests"),
-            Self::Finish => f.write_str("B finishes a request"),
+            Self::Finish(place) => write!(f, "B finishes request {place} of those that it executed"),
             Self::Wait => f.write_str("time passes"),
             Self::Step => f.write_str("a little time passes"),
             Self::Wake(side) => write!(f, "{side} is woken"),
             Self::Cut(side) => write!(f, "{side} loses the link"),
             Self::Join(side) => write!(f, "{side} has a link"),
+            Self::Turn => f.write_str("A and C change places"),
             Self::Crash(side) => write!(f, "{side} is started again"),
             Self::Reset(side) => write!(f, "{side} is reset"),
         }
@@ -82,13 +88,15 @@ impl State {
         }
         self.accesses(bounds, actions);
         self.deliveries(actions);
-        self.executions(bounds, actions);
-        self.passing_of_time(bounds, actions);
+        let can_execute = self.node(Side::B).can_execute(self.now);
+        self.executions(bounds, can_execute, actions);
+        self.passing_of_time(bounds, can_execute, actions);
         self.failures(actions);
     }
 
-    /// The bus is a FIFO: it does nothing while it waits for a load.
     fn accesses(&self, bounds: &Bounds, actions: &mut Vec<Action>) {
+        offer([(self.left.transfers > 0, Action::Transfer(0))], actions);
+        // The bus is a FIFO: it does nothing while it waits for a load.
         if self.ledger.due().is_some() {
             return;
         }
@@ -106,8 +114,8 @@ impl State {
 
     fn deliveries(&self, actions: &mut Vec<Action>) {
         let Budget { losses, kept, copies, flips, .. } = self.left;
-        for to in Side::BOTH.into_iter().filter(|&to| self.network.load(to) > 0) {
-            let arrives = self.node(to).is_linked;
+        for to in Side::ENDS.into_iter().filter(|&to| self.network.load(to) > 0) {
+            let arrives = self.is_linked(to);
             let allowed = [
                 (arrives, Action::Deliver(to)),
                 (self.is_cut() || losses > 0, Action::Lose(to)),
@@ -120,15 +128,15 @@ impl State {
         let all = self.network.kept();
         for (place, flight) in all.iter().enumerate() {
             let is_same = place.checked_sub(1).and_then(|before| all.get(before)) == Some(flight);
-            if !is_same && self.node(flight.to).is_linked {
+            if !is_same && self.is_linked(flight.to) {
                 actions.push(Action::Release(place));
             }
         }
     }
 
-    fn executions(&self, bounds: &Bounds, actions: &mut Vec<Action>) {
-        if self.node(Side::B).is_running() {
-            actions.push(Action::Finish);
+    fn executions(&self, bounds: &Bounds, can_execute: bool, actions: &mut Vec<Action>) {
+        actions.extend((0..self.node(Side::B).running().len()).map(Action::Finish));
+        if !can_execute {
             return;
         }
         actions.push(Action::Execute);
@@ -137,13 +145,13 @@ impl State {
         }
     }
 
-    fn passing_of_time(&self, bounds: &Bounds, actions: &mut Vec<Action>) {
+    fn passing_of_time(&self, bounds: &Bounds, can_execute: bool, actions: &mut Vec<Action>) {
         let before = actions.len();
-        actions.extend(Side::BOTH.into_iter().filter(|&side| self.must_wake(side)).map(Action::Wake));
+        actions.extend(Side::ALL.into_iter().filter(|&side| self.must_wake(side)).map(Action::Wake));
         // What is to be repaired was broken for no time.
         let stands_still = actions.len() > before || bounds.repairs && self.is_cut();
         let is_over = self.now >= Instant::ZERO.after(bounds.horizon);
-        if stands_still || is_over || self.left.delays == 0 && self.is_busy() {
+        if stands_still || is_over || self.left.delays == 0 && self.is_busy(can_execute) {
             return;
         }
         actions.push(Action::Wait);
@@ -153,24 +161,25 @@ impl State {
     }
 
     /// Whether something could be done now; when time passes, it is late.
-    pub fn is_busy(&self) -> bool {
-        let arrives = |to: Side| self.network.load(to) > 0 && self.node(to).is_linked;
-        let b = self.node(Side::B);
-        Side::BOTH.into_iter().any(arrives) || b.is_running() || Node::clone(b).execute(self.now).is_some()
+    pub fn is_busy(&self, can_execute: bool) -> bool {
+        let arrives = |to: Side| self.network.load(to) > 0 && self.is_linked(to);
+        can_execute || self.node(Side::B).is_running() || Side::ENDS.into_iter().any(arrives)
     }
 
     fn failures(&self, actions: &mut Vec<Action>) {
-        let Budget { cuts, crashes, resets, .. } = self.left;
-        for side in Side::BOTH {
-            let is_linked = self.node(side).is_linked;
+        let Budget { cuts, turns, crashes, resets, .. } = self.left;
+        for side in Side::ENDS {
+            let is_linked = self.is_linked(side);
+            let is_in_place = self.at(side) == side;
             let allowed = [
                 (is_linked && cuts > 0, Action::Cut(side)),
                 (!is_linked, Action::Join(side)),
-                (crashes[side as usize] > 0, Action::Crash(side)),
-                (resets[side as usize] > 0, Action::Reset(side)),
+                (is_in_place && crashes[side as usize] > 0, Action::Crash(side)),
+                (is_in_place && resets[side as usize] > 0, Action::Reset(side)),
             ];
             offer(allowed, actions);
         }
+        offer([(turns > 0 && self.is_linked(Side::A), Action::Turn)], actions);
     }
 }
 

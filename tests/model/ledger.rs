@@ -5,7 +5,9 @@
 use std::time::Duration;
 
 use assured_rdma::adaptor::Instant;
+use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::status::{Class, Code, Direction};
+use assured_rdma::adaptor::transaction::Finished;
 
 use crate::node::Execution;
 
@@ -26,6 +28,8 @@ pub enum Line {
     Integrity,
     /// Of what a code calls "not executed", something was not.
     Truth,
+    /// No more requests are under way than the other node has room for.
+    Window,
     /// A node that was woken has nothing due any more.
     NoBusyLoop,
 }
@@ -33,9 +37,9 @@ pub enum Line {
 /// What the bus knows of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Standing {
-    /// No check has told yet.
+    /// Nobody has told yet.
     Open,
-    /// A check told how the transactions ended that this one was among.
+    /// A check told how the transactions ended that this one was among; in the bulk channel each is told of alone.
     Reported(Class),
     /// Nobody will be told, because its node began a new life. The leases that it had given are over then.
     Forgotten { over: Instant },
@@ -66,9 +70,10 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Transaction {
     pub kind: Kind,
+    channel: Channel,
     block: usize,
-    /// When it was begun; means nothing any more once it is not open.
-    begun: Instant,
+    /// When it has to have ended at latest; means nothing any more once it is not open.
+    due: Instant,
     /// The lives of the bus's own node, and of the target, in which it was begun.
     lives: [u8; 2],
     pub executed: bool,
@@ -106,13 +111,16 @@ enum Load {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ledger {
     transactions: Vec<Transaction>,
-    last_executed: Option<usize>,
+    /// In each channel.
+    last_executed: [Option<usize>; 2],
     /// The load under way, and when it has to be answered at latest.
     load: Option<(Load, Instant)>,
     /// The adaptor's count of errors when no transaction was open last.
     errors: u64,
     /// Whether a check told of an error since.
     told: bool,
+    /// A node had the link cut, because it was silent.
+    pub link_was_cut: bool,
     broken: Option<Line>,
 }
 
@@ -134,42 +142,69 @@ impl Ledger {
         self.load.map(|(_, due)| due)
     }
 
+    /// When something has to have happened at latest.
+    pub fn next_due(&self) -> Option<Instant> {
+        let transfers = self.open_in(Channel::Bulk).map(|t| t.due).min();
+        [self.due(), transfers].into_iter().flatten().min()
+    }
+
+    fn open_in(&self, channel: Channel) -> impl Iterator<Item = &Transaction> {
+        self.transactions.iter().filter(move |t| t.channel == channel && t.standing == Standing::Open)
+    }
+
+    /// What a check of the block is about.
     fn open(&self, block: usize) -> impl Iterator<Item = &Transaction> {
-        self.transactions.iter().filter(move |t| t.block == block && t.standing == Standing::Open)
+        self.open_in(Channel::Small).filter(move |t| t.block == block)
     }
 
     pub fn has_open(&self, block: usize) -> bool {
         self.open(block).next().is_some()
     }
 
-    fn begin(&mut self, kind: Kind, block: usize, begun: Instant, lives: [u8; 2]) {
+    fn begin(&mut self, kind: Kind, channel: Channel, block: usize, due: Instant, lives: [u8; 2]) {
         let standing = Standing::Open;
-        self.transactions.push(Transaction { kind, block, begun, lives, executed: false, standing });
+        self.transactions.push(Transaction { kind, channel, block, due, lives, executed: false, standing });
     }
 
-    /// The bus stores the value that is returned, by which the target knows the transaction.
-    pub fn store(&mut self, block: usize, now: Instant, lives: [u8; 2]) -> u8 {
-        self.begin(Kind::Write, block, now, lives);
+    /// The value is written that is returned, by which the target knows the transaction.
+    pub fn store(&mut self, channel: Channel, block: usize, due: Instant, lives: [u8; 2]) -> u8 {
+        self.begin(Kind::Write, channel, block, due, lives);
         self.transactions.len() as u8
     }
 
     /// The bus loads as many bytes as are returned.
-    pub fn read(&mut self, block: usize, now: Instant, lives: [u8; 2], deadline: Duration) -> usize {
+    pub fn read(&mut self, block: usize, due: Instant, lives: [u8; 2]) -> usize {
         let earlier = self.transactions.iter().filter(|t| t.kind.direction() == Direction::Read).count();
         let len = 8 >> earlier;
-        self.load = Some((Load::Read(self.transactions.len()), now.after(deadline)));
-        self.begin(Kind::Read { len, found: None, delivered: None }, block, now, lives);
+        self.load = Some((Load::Read(self.transactions.len()), due));
+        let kind = Kind::Read { len, found: None, delivered: None };
+        self.begin(kind, Channel::Small, block, due, lives);
         len
     }
 
     /// The bus checks a block. The answer is due when the last of its transactions is.
-    pub fn check(&mut self, block: usize, now: Instant, deadline: Duration) {
-        let last = self.open(block).map(|t| t.begun.after(deadline)).max();
+    pub fn check(&mut self, block: usize, now: Instant) {
+        let last = self.open(block).map(|t| t.due).max();
         self.load = Some((Load::Check(block), last.unwrap_or(now).max(now)));
     }
 
-    /// Something is executed at the target, in this life of it.
-    pub fn executed(&mut self, execution: &Execution, now: Instant, target_life: u8) {
+    /// Of one channel only one request is executed at a time, since nobody knows in which order two of them reach the memory.
+    pub fn begins_beside(&mut self, execution: &Execution, running: &[Execution]) {
+        let channel = |execution| self.find(execution).map(|index| self.transactions[index].channel);
+        let this = channel(execution);
+        if running.iter().any(|other| channel(other) == this) {
+            self.breaks(Line::Order);
+        }
+    }
+
+    /// Something is executed at the target, in this life of it. `errors` asks for the adaptor's count of errors.
+    pub fn executed(
+        &mut self,
+        execution: &Execution,
+        now: Instant,
+        target_life: u8,
+        errors: impl FnOnce() -> u64,
+    ) {
         let Some(index) = self.find(execution) else { return self.breaks(Line::Integrity) };
         let transaction = &mut self.transactions[index];
         let was_executed = std::mem::replace(&mut transaction.executed, true);
@@ -177,7 +212,7 @@ impl Ledger {
         {
             *found = Some(*value);
         }
-        let Transaction { kind, standing, lives, .. } = *transaction;
+        let Transaction { kind, channel, standing, lives, .. } = *transaction;
         let is_over = match standing {
             Standing::Open => false,
             Standing::Reported(_) => true,
@@ -186,7 +221,7 @@ impl Ledger {
         if was_executed {
             self.breaks(Line::ExactlyOnce);
         }
-        if self.last_executed > Some(index) {
+        if self.last_executed[channel as usize] > Some(index) || self.overtakes(index, errors) {
             self.breaks(Line::Order);
         }
         // To read memory late harms nobody.
@@ -196,7 +231,28 @@ impl Ledger {
         if lives[1] != target_life {
             self.breaks(Line::Isolation);
         }
-        self.last_executed = Some(index);
+        self.last_executed[channel as usize] = Some(index);
+    }
+
+    /// Whether a transaction overtakes others on the same block that have not failed before, although a bus that stores a flag
+    /// behind its data trusts that the data is there. `errors` asks for the adaptor's count of errors.
+    fn overtakes(&self, index: usize, errors: impl FnOnce() -> u64) -> bool {
+        let this = &self.transactions[index];
+        // The errors of an earlier life are not counted any more.
+        if matches!(this.standing, Standing::Forgotten { .. }) {
+            return false;
+        }
+        let is_overtaken = |t: &&Transaction| {
+            !t.executed && (t.channel, t.block, t.lives[0]) == (this.channel, this.block, this.lives[0])
+        };
+        let mut overtaken = self.transactions[..index].iter().filter(is_overtaken);
+        match this.channel {
+            Channel::Small => match overtaken.count() {
+                0 => false,
+                count => count as u64 > errors(),
+            },
+            Channel::Bulk => overtaken.any(|t| t.standing == Standing::Open),
+        }
     }
 
     /// The transaction that is executed; `None` where nothing like it was asked for.
@@ -239,6 +295,20 @@ impl Ledger {
         }
     }
 
+    /// A transaction of the bulk channel ended.
+    pub fn ended(&mut self, end: &Finished) {
+        let transaction = &mut self.transactions[end.id.0 as usize - 1];
+        let was = std::mem::replace(&mut transaction.standing, Standing::Reported(end.code.class()));
+        transaction.due = Instant::ZERO;
+        let is_done = transaction.executed;
+        match end.code.class() {
+            _ if was != Standing::Open => self.breaks(Line::ExactlyOnce),
+            Class::Ok if !is_done => self.breaks(Line::NoFalseOk),
+            Class::Retry | Class::Permanent if is_done => self.breaks(Line::Truth),
+            _ => {}
+        }
+    }
+
     fn checked(&mut self, block: usize, word: [u8; 4]) {
         let [write, read, zero, also_zero] = word;
         assert_eq!([zero, also_zero], [0, 0], "the reserved bits are 0");
@@ -246,12 +316,13 @@ impl Ledger {
             let code = Code::from_bits(bits).expect("a code of the table");
             let mut all_are_done = true;
             let is_meant = |t: &&mut Transaction| {
-                t.block == block && t.standing == Standing::Open && t.kind.direction() == direction
+                let is_open = t.channel == Channel::Small && t.standing == Standing::Open;
+                is_open && t.block == block && t.kind.direction() == direction
             };
             for transaction in self.transactions.iter_mut().filter(is_meant) {
                 all_are_done &= transaction.is_done();
                 transaction.standing = Standing::Reported(code.class());
-                transaction.begun = Instant::ZERO;
+                transaction.due = Instant::ZERO;
             }
             self.told |= !code.is_ok();
             match code.class() {
@@ -264,7 +335,7 @@ impl Ledger {
 
     /// When no transaction is open, some check told of an error if there was one.
     fn compare_errors(&mut self, errors: impl FnOnce() -> u64) {
-        if self.transactions.iter().any(|t| t.standing == Standing::Open) {
+        if self.open_in(Channel::Small).next().is_some() {
             return;
         }
         let errors = errors();
@@ -278,14 +349,14 @@ impl Ledger {
     pub fn forget(&mut self, now: Instant, lease: Duration) {
         for transaction in self.transactions.iter_mut().filter(|t| t.standing == Standing::Open) {
             transaction.standing = Standing::Forgotten { over: now.after(lease) };
-            transaction.begun = Instant::ZERO;
+            transaction.due = Instant::ZERO;
         }
         (self.load, self.errors, self.told) = (None, 0, false);
     }
 
     /// All that A had to do at this time was done.
     pub fn woken(&mut self, now: Instant) {
-        if self.due().is_some_and(|due| due <= now) {
+        if self.next_due().is_some_and(|due| due <= now) {
             self.breaks(Line::Bounded);
         }
     }

@@ -4,7 +4,7 @@
 //! A state is two whole adaptors, the packets in the network between them, B's memory, and what A's bus asked for; virtual time
 //! moves from one moment at which something is due to the next. `docs/protocol.md` says what is explored, and what is not.
 //! `MODEL_LONG=1` explores further. A line that is broken is printed with the way that leads there; with `MODEL_SHORTEST=1`
-//! that is the shortest.
+//! that is the shortest. `tests/model/mutants` shows which faults are found.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::expect_used,
@@ -22,12 +22,13 @@ mod network;
 mod node;
 mod state;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use assured_rdma::adaptor::status::Class;
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Path, Property};
 
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, TIMING};
 use crate::choices::Action;
 use crate::ledger::{Kind, Line, Standing, Transaction};
 use crate::state::State;
@@ -69,6 +70,7 @@ impl Model for Bounds {
             "isolation": Isolation,
             "what is executed was asked for": Integrity,
             "'not executed' is true": Truth,
+            "the window is kept": Window,
             "no busy loop": NoBusyLoop
         ];
         if self.repairs {
@@ -98,6 +100,11 @@ impl Model for Bounds {
                 },
             ));
         }
+        if self.timing.keepalive != TIMING.keepalive {
+            properties.push(Property::sometimes("a silent link is cut", |_, state: &State| {
+                state.ledger.link_was_cut
+            }));
+        }
         if self.budget.crashes != [0; 2] || self.budget.resets != [0; 2] {
             properties.push(Property::sometimes("a write of a later life is executed", |_, state| {
                 any(state, |t| t.kind == Kind::Write && t.executed && !t.is_of_first_lives())
@@ -106,6 +113,9 @@ impl Model for Bounds {
         properties
     }
 }
+
+/// The states that all explorations have visited up to now.
+static VISITED: AtomicUsize = AtomicUsize::new(0);
 
 /// Visits every state within the bounds. Panics where a line is broken, or where something never happens that should.
 fn explore(name: &str, bounds: Bounds) {
@@ -119,12 +129,15 @@ fn explore(name: &str, bounds: Bounds) {
 }
 
 fn judge(name: &str, bounds: &Bounds, begun: Instant, checker: &impl Checker<Bounds>) {
+    let states = checker.unique_state_count();
+    let sum = VISITED.fetch_add(states, Ordering::Relaxed) + states;
     println!(
-        "model: {name}: {}: {} states, depth {}, {:.0} s",
+        "model: {name}: {}: {} states, {} steps deep, {:.0} s; {} states in sum",
         bounds.budget,
-        with_commas(checker.unique_state_count()),
+        with_commas(states),
         checker.max_depth(),
-        begun.elapsed().as_secs_f64()
+        begun.elapsed().as_secs_f64(),
+        with_commas(sum)
     );
     let mut discoveries = checker.discoveries();
     for property in bounds.properties() {

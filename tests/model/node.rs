@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::AHasher;
-use assured_rdma::adaptor::address::{BLOCK_SIZE, Geometry, NodeId};
+use assured_rdma::adaptor::address::{BLOCK_SIZE, Geometry, Location, NodeId, Place};
 use assured_rdma::adaptor::memory::{MemoryOperation, OperationId, Segment};
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::mesh::framing::Framer;
+use assured_rdma::adaptor::mesh::packet::Body;
+use assured_rdma::adaptor::transaction::{Finished, Request, RequestKind, TransactionId};
 use assured_rdma::adaptor::{Adaptor, Event, Instant, LoadTag, Region, Settings, target};
 use bytes::Bytes;
 
@@ -23,25 +25,33 @@ pub const BLOCKS: usize = 2;
 /// A bus has one load at a time, so it needs no more names.
 const TAG: LoadTag = LoadTag(0);
 
-/// A is the node whose bus makes accesses, B the one that they go to.
+/// A is the node whose bus makes accesses, B the one that they go to. C is an adaptor with the node id of A; it is linked
+/// only while it has taken A's place, and makes no accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Side {
     A,
     B,
+    C,
 }
 
 impl Side {
-    pub const BOTH: [Self; 2] = [Self::A, Self::B];
+    /// The two ends of the link, and the nodes that belong there.
+    pub const ENDS: [Self; 2] = [Self::A, Self::B];
+    pub const ALL: [Self; 3] = [Self::A, Self::B, Self::C];
 
+    /// The end to which this node sends.
     pub const fn other(self) -> Self {
         match self {
-            Self::A => Self::B,
+            Self::A | Self::C => Self::B,
             Self::B => Self::A,
         }
     }
 
     const fn id(self) -> NodeId {
-        NodeId(1 + self as u8)
+        match self {
+            Self::A | Self::C => NodeId(1),
+            Self::B => NodeId(2),
+        }
     }
 }
 
@@ -52,10 +62,18 @@ impl fmt::Display for Side {
 }
 
 /// What was done to a node's memory for the other one.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Execution {
     Write { block: usize, data: Bytes },
     Read { block: usize, len: usize, value: u8 },
+}
+
+/// A memory operation of which the adaptor does not know yet that it was executed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Running {
+    name: OperationId,
+    data: Bytes,
+    execution: Execution,
 }
 
 /// What came out of an adaptor.
@@ -64,6 +82,10 @@ pub struct Outputs {
     pub packets: Vec<Bytes>,
     /// The answer to the load that the bus waits for.
     pub answer: Option<Bytes>,
+    /// Transactions of the bulk channel that have ended.
+    pub ends: Vec<Finished>,
+    /// More requests are under way than the window allows.
+    pub exceeds_window: bool,
     /// The shell is asked to cut the link.
     pub cut: bool,
 }
@@ -76,12 +98,14 @@ pub struct Node {
     /// The value in all the bytes of a block that are used.
     memory: [u8; BLOCKS],
     exported: usize,
+    /// Requests that may be under way.
+    window: usize,
     /// How often it was started or reset.
     pub life: u8,
     /// How often its process was started.
     process: u8,
-    /// A memory operation that was executed, of which the adaptor does not know yet.
-    running: Option<(OperationId, Bytes)>,
+    /// Memory operations that were executed, of which the adaptor does not know yet.
+    running: Vec<Running>,
 }
 
 impl Node {
@@ -89,24 +113,25 @@ impl Node {
     pub fn new(side: Side, bounds: &Bounds, now: Instant) -> Self {
         let mut node = Self {
             side,
-            adaptor: start(side, bounds.timing, 0),
+            adaptor: start(side, bounds, 0),
             is_linked: false,
             memory: [0; BLOCKS],
             exported: bounds.exported,
+            window: bounds.window.requests,
             life: 0,
             process: 0,
-            running: None,
+            running: Vec::new(),
         };
         node.boot(now);
         node
     }
 
     /// The process dies and is started again. Its memory is that of the guest, which lives on.
-    pub fn crash(&mut self, now: Instant, timing: Timing) {
+    pub fn crash(&mut self, now: Instant, bounds: &Bounds) {
         self.life += 1;
         self.process += 1;
-        self.running = None;
-        self.adaptor = start(self.side, timing, self.process);
+        self.running.clear();
+        self.adaptor = start(self.side, bounds, self.process);
         self.boot(now);
         self.link_up(now);
     }
@@ -184,6 +209,17 @@ impl Node {
         self.adaptor.handle_load(self.clock(now), TAG, Region::Assurance, space(block), 4);
     }
 
+    /// Hands in a write of the bulk channel, which is named after its value.
+    pub fn transfer(&mut self, now: Instant, block: usize, value: u8) {
+        let request = Request {
+            id: TransactionId(value.into()),
+            place: Place { node: Side::B.id(), at: Location::memory(block as u64 * BLOCK_SIZE) },
+            kind: RequestKind::Write(vec![value; 8].into()),
+            posted: self.clock(now),
+        };
+        self.adaptor.handle_bulk(self.clock(now), request);
+    }
+
     pub fn link_up(&mut self, now: Instant) {
         self.is_linked = true;
         self.adaptor.handle_link_up(self.clock(now), self.side.other().id());
@@ -207,6 +243,11 @@ impl Node {
         self.adaptor.handle_corrupt(self.side.other().id());
     }
 
+    /// Whether there is a request that may be executed now.
+    pub fn can_execute(&self, now: Instant) -> bool {
+        self.clone().execute(now).is_some()
+    }
+
     /// Executes the next request that may be executed now; [`Self::finish`] is to follow.
     pub fn execute(&mut self, now: Instant) -> Option<Execution> {
         let operation = self.adaptor.poll_memory(self.clock(now))?;
@@ -223,19 +264,29 @@ impl Node {
                 (Execution::Read { block, len, value }, vec![value; len].into())
             }
         };
-        self.running = Some((name, data));
+        self.running.push(Running { name, data, execution: execution.clone() });
         Some(execution)
     }
 
-    /// Tells the adaptor that what was executed is done.
-    pub fn finish(&mut self, now: Instant) {
-        if let Some((name, data)) = self.running.take() {
-            self.adaptor.handle_memory_done(self.clock(now), name, Ok(data));
+    /// Tells the adaptor that one of the memory operations that were executed is done.
+    pub fn finish(&mut self, now: Instant, place: usize) {
+        let Running { name, data, .. } = self.running.remove(place);
+        self.adaptor.handle_memory_done(self.clock(now), name, Ok(data));
+    }
+
+    /// The same for all of them.
+    pub fn finish_all(&mut self, now: Instant) {
+        while self.is_running() {
+            self.finish(now, 0);
         }
     }
 
     pub const fn is_running(&self) -> bool {
-        self.running.is_some()
+        !self.running.is_empty()
+    }
+
+    pub fn running(&self) -> impl ExactSizeIterator<Item = &Execution> {
+        self.running.iter().map(|running| &running.execution)
     }
 
     /// Takes out what the adaptor has to say, but not more than `room` packets.
@@ -248,9 +299,15 @@ impl Node {
             assert_eq!((completion.tag, &outputs.answer), (TAG, &None), "one load at a time");
             outputs.answer = Some(completion.data);
         }
+        outputs.ends.extend(std::iter::from_fn(|| self.adaptor.poll_bulk()));
         while self.is_linked && outputs.packets.len() < room {
             let packet = self.adaptor.poll_packet(self.clock(now), self.side.other().id());
             let Some(packet) = packet else { break };
+            // These are for people to read, and would multiply the states: the network loses them.
+            if matches!(packet.body, Body::Inquire | Body::Inventory { .. }) {
+                continue;
+            }
+            outputs.exceeds_window |= requests_under_way(&packet.body) > self.window;
             let mut wire = Vec::new();
             packet.emit(&mut wire);
             outputs.packets.push(wire.into());
@@ -259,12 +316,24 @@ impl Node {
     }
 }
 
-fn start(side: Side, timing: Timing, process: u8) -> Adaptor {
+/// How many requests are without an answer, as far as a packet tells.
+fn requests_under_way(body: &Body) -> usize {
+    match body {
+        Body::Write { progress, sequence, .. } | Body::Read { progress, sequence, .. } => {
+            sequence.distance_from(progress.acknowledge) as usize + 1
+        }
+        _ => 0,
+    }
+}
+
+fn start(side: Side, bounds: &Bounds, process: u8) -> Adaptor {
+    let its_own = bounds.lease_of_target.filter(|_| side == Side::B);
+    let lease = its_own.unwrap_or(bounds.timing.lease);
     let settings = Settings {
         node: side.id(),
         geometry: Geometry::new(4, BLOCKS as u64 * BLOCK_SIZE).expect("a good geometry"),
-        peers: Side::BOTH.map(Side::id).into_iter().collect(),
-        timing,
+        peers: Side::ENDS.map(Side::id).into_iter().collect(),
+        timing: Timing { lease, ..bounds.timing },
         // Stores are not joined here, so that each is a transaction.
         gather: Duration::ZERO,
         seed: 100 * u64::from(process) + side as u64,
@@ -277,7 +346,7 @@ fn start(side: Side, timing: Timing, process: u8) -> Adaptor {
         checks: 1,
         logged_blocks: BLOCKS,
     };
-    Adaptor::with_limits(settings, limits)
+    Adaptor::with_limits(settings, limits, bounds.window)
 }
 
 /// Offset in the access space of a block of B's window.

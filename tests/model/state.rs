@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use assured_rdma::adaptor::Instant;
+use assured_rdma::adaptor::channel::Channel;
 
 use crate::bounds::{ANY, Bounds, Budget};
 use crate::choices::Action;
@@ -15,7 +16,7 @@ use crate::node::{Execution, Node, Outputs, Shared, Side};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub now: Instant,
-    nodes: [Shared; 2],
+    nodes: [Shared; 3],
     pub network: Network,
     pub ledger: Ledger,
     pub left: Budget,
@@ -29,14 +30,14 @@ impl State {
     pub fn new(bounds: &Bounds) -> Self {
         let mut state = Self {
             now: Instant::ZERO,
-            nodes: Side::BOTH.map(|side| Shared::new(Node::new(side, bounds, Instant::ZERO))),
+            nodes: Side::ALL.map(|side| Shared::new(Node::new(side, bounds, Instant::ZERO))),
             network: Network::default(),
             ledger: Ledger::default(),
             left: bounds.budget,
             capacity: bounds.capacity,
             races: bounds.races,
         };
-        for side in Side::BOTH {
+        for side in Side::ENDS {
             state.act(side, |node, now| node.link_up(now));
         }
         if !bounds.introduction {
@@ -49,9 +50,18 @@ impl State {
         &self.nodes[side as usize]
     }
 
-    /// Whether one end of the link is down.
+    /// The node that is at an end of the link now.
+    pub fn at(&self, end: Side) -> Side {
+        if end == Side::A && self.node(Side::C).is_linked { Side::C } else { end }
+    }
+
+    /// Whether an end of the link is up.
+    pub fn is_linked(&self, end: Side) -> bool {
+        self.node(self.at(end)).is_linked
+    }
+
     pub fn is_cut(&self) -> bool {
-        Side::BOTH.into_iter().any(|side| !self.node(side).is_linked)
+        Side::ENDS.into_iter().any(|end| !self.is_linked(end))
     }
 
     /// The packet that an action is about.
@@ -71,7 +81,9 @@ impl State {
     pub fn after(&self, bounds: &Bounds, action: Action) -> Option<Self> {
         let mut next = self.clone();
         match action {
-            Action::Store(_) | Action::Load(_) | Action::Check(_) => next.access(bounds, action),
+            Action::Store(_) | Action::Load(_) | Action::Check(_) | Action::Transfer(_) => {
+                next.access(bounds, action)
+            }
             Action::Deliver(to) => next.deliver(to),
             Action::Lose(to) => {
                 if !next.is_cut() {
@@ -82,7 +94,7 @@ impl State {
             Action::Flip(to) => {
                 pay(&mut next.left.flips);
                 next.take(to);
-                next.act(to, |node, _| node.receive_corrupt());
+                next.act(next.at(to), |node, _| node.receive_corrupt());
             }
             Action::Keep(to) => {
                 pay(&mut next.left.kept);
@@ -100,18 +112,22 @@ impl State {
             }
             Action::Execute => next.execute(1, bounds.slow_memory)?,
             Action::ExecuteAll => next.execute(usize::MAX, false)?,
-            Action::Finish => next.act(Side::B, |node, now| node.finish(now)),
+            Action::Finish(place) => next.act(Side::B, |node, now| node.finish(now, place)),
             Action::Wait => next.wait(Instant::ZERO.after(bounds.horizon))?,
             Action::Step => next.step()?,
             Action::Wake(side) => next.wake(side),
-            Action::Cut(side) => {
+            Action::Cut(end) => {
                 pay(&mut next.left.cuts);
-                next.act(side, |node, now| node.link_down(now));
+                next.act(next.at(end), |node, now| node.link_down(now));
             }
-            Action::Join(side) => next.act(side, |node, now| node.link_up(now)),
+            Action::Join(end) => next.act(end, |node, now| node.link_up(now)),
+            Action::Turn => {
+                pay(&mut next.left.turns);
+                next.turn();
+            }
             Action::Crash(side) => {
                 pay(&mut next.left.crashes[side as usize]);
-                next.begin_new_life(side, bounds, |node, now| node.crash(now, bounds.timing));
+                next.begin_new_life(side, bounds, |node, now| node.crash(now, bounds));
             }
             Action::Reset(side) => {
                 pay(&mut next.left.resets[side as usize]);
@@ -132,6 +148,12 @@ impl State {
             if let Some(answer) = &outputs.answer {
                 ledger.answered(answer, || node.errors(now));
             }
+            for end in &outputs.ends {
+                ledger.ended(end);
+            }
+            if outputs.exceeds_window {
+                ledger.breaks(Line::Window);
+            }
             (result, outputs)
         });
         self.spread(side, outputs);
@@ -143,10 +165,12 @@ impl State {
             self.network.send(side.other(), wire);
         }
         if outputs.cut {
-            for side in Side::BOTH {
+            self.ledger.link_was_cut = true;
+            let ends = Side::ENDS.map(|end| self.at(end));
+            for side in ends {
                 self.act(side, |node, now| node.link_down(now));
             }
-            for side in Side::BOTH {
+            for side in ends {
                 self.act(side, |node, now| node.link_up(now));
             }
         }
@@ -154,27 +178,32 @@ impl State {
 
     fn access(&mut self, bounds: &Bounds, access: Action) {
         let now = self.now;
-        let lives = Side::BOTH.map(|side| self.node(side).life);
-        let deadline = bounds.timing.deadline;
+        let lives = Side::ENDS.map(|side| self.node(side).life);
+        let due = now.after(bounds.timing.deadline);
         match access {
             Action::Store(block) => {
                 pay(&mut self.left.writes);
-                let value = self.ledger.store(block, now, lives);
+                let value = self.ledger.store(Channel::Small, block, due, lives);
                 self.act(Side::A, |node, now| node.store(now, block, value));
             }
             Action::Load(block) => {
                 pay(&mut self.left.reads);
-                let len = self.ledger.read(block, now, lives, deadline);
+                let len = self.ledger.read(block, due, lives);
                 self.act(Side::A, |node, now| node.load(now, block, len));
             }
             Action::Check(block) => {
                 pay(&mut self.left.checks);
-                self.ledger.check(block, now, deadline);
+                self.ledger.check(block, now);
                 self.act(Side::A, |node, now| node.check(now, block));
                 // What is overdue already is answered at once.
                 if !self.is_due(Side::A) {
                     self.ledger.woken(now);
                 }
+            }
+            Action::Transfer(block) => {
+                pay(&mut self.left.transfers);
+                let value = self.ledger.store(Channel::Bulk, block, due, lives);
+                self.act(Side::A, |node, now| node.transfer(now, block, value));
             }
             other => unreachable!("{other} is not an access"),
         }
@@ -183,12 +212,12 @@ impl State {
     /// Takes out the next packet to a node; its sender is asked for another.
     fn take(&mut self, to: Side) -> Flight {
         let flight = self.network.take_first(to);
-        self.act(to.other(), |_, _| ());
+        self.act(self.at(to.other()), |_, _| ());
         flight
     }
 
     fn receive(&mut self, flight: &Flight) {
-        self.act(flight.to, |node, now| node.receive(now, &flight.wire));
+        self.act(self.at(flight.to), |node, now| node.receive(now, &flight.wire));
     }
 
     fn deliver(&mut self, to: Side) {
@@ -198,8 +227,8 @@ impl State {
 
     /// Everything under way arrives and is executed.
     fn deliver_all(&mut self) {
-        self.act(Side::B, |node, now| node.finish(now));
-        while let Some(to) = Side::BOTH.into_iter().find(|&to| self.network.load(to) > 0) {
+        self.act(Side::B, |node, now| node.finish_all(now));
+        while let Some(to) = Side::ENDS.into_iter().find(|&to| self.network.load(to) > 0) {
             self.deliver(to);
             self.execute(usize::MAX, false);
         }
@@ -207,19 +236,22 @@ impl State {
 
     /// B executes at most so many requests, and learns of their end at once, unless its memory is slow.
     fn execute(&mut self, limit: usize, slow_memory: bool) -> Option<()> {
+        let running: Vec<Execution> = self.node(Side::B).running().cloned().collect();
         let executions: Vec<Execution> = self.act(Side::B, |node, now| {
             let next = || {
                 let execution = node.execute(now);
                 if !slow_memory {
-                    node.finish(now);
+                    node.finish_all(now);
                 }
                 execution
             };
             std::iter::from_fn(next).take(limit).collect()
         });
         let life = self.node(Side::B).life;
+        let (now, a) = (self.now, &self.nodes[Side::A as usize]);
         for execution in &executions {
-            self.ledger.executed(execution, self.now, life);
+            self.ledger.begins_beside(execution, &running);
+            self.ledger.executed(execution, now, life, || Node::clone(a).errors(now));
         }
         (!executions.is_empty()).then_some(())
     }
@@ -235,7 +267,7 @@ impl State {
 
     fn next_moment(&self) -> Option<Instant> {
         let moments = self.nodes.iter().filter_map(|node| node.timeout());
-        moments.chain(self.ledger.due()).filter(|&at| at > self.now).min()
+        moments.chain(self.ledger.next_due()).filter(|&at| at > self.now).min()
     }
 
     /// Time goes on to the next moment at which something is due, but not beyond the end.
@@ -243,7 +275,7 @@ impl State {
         let moment = self.next_moment()?.min(end);
         self.pass(moment);
         if !self.races {
-            for side in Side::BOTH.into_iter().filter(|&side| self.is_due(side)).collect::<Vec<_>>() {
+            for side in Side::ALL.into_iter().filter(|&side| self.is_due(side)).collect::<Vec<_>>() {
                 self.wake(side);
             }
         }
@@ -264,20 +296,31 @@ impl State {
     }
 
     fn pass(&mut self, until: Instant) {
-        if self.left.delays != ANY && self.is_busy() {
+        if self.left.delays != ANY && self.is_busy(self.node(Side::B).can_execute(self.now)) {
             pay(&mut self.left.delays);
         }
         self.now = until;
     }
 
+    /// A node is woken. Where it has the link cut, it is woken once more to introduce itself on the new one.
     fn wake(&mut self, side: Side) {
         self.act(side, |node, now| node.wake(now));
+        if self.is_due(side) {
+            self.act(side, |node, now| node.wake(now));
+        }
         if self.is_due(side) {
             self.ledger.breaks(Line::NoBusyLoop);
         }
         if side == Side::A {
             self.ledger.woken(self.now);
         }
+    }
+
+    /// C takes the place of A, or A takes it back. Nobody tells B.
+    fn turn(&mut self) {
+        let (from, to) = if self.at(Side::A) == Side::C { (Side::C, Side::A) } else { (Side::A, Side::C) };
+        self.act(from, |node, now| node.link_down(now));
+        self.act(to, |node, now| node.link_up(now));
     }
 
     fn begin_new_life(&mut self, side: Side, bounds: &Bounds, begin: impl FnOnce(&mut Node, Instant)) {
@@ -291,7 +334,10 @@ impl State {
     pub fn recovers(&self, bounds: &Bounds) -> bool {
         let left = Budget { delays: ANY, ..Budget::NONE };
         let mut state = Self { races: false, left, ..self.clone() };
-        for side in Side::BOTH.into_iter().filter(|&side| !self.node(side).is_linked) {
+        if self.at(Side::A) == Side::C {
+            state.turn();
+        }
+        for side in Side::ENDS.into_iter().filter(|&side| !self.is_linked(side)) {
             state.act(side, |node, now| node.link_up(now));
         }
         let end = self.now.after(bounds.timing.deadline * 2 + Duration::from_millis(500));

@@ -198,11 +198,11 @@ mod spaces {
         assert_eq!(bases(&mut world), [0; 4]);
         configure(&mut world, 0x10, 0xfe00_0000);
         configure(&mut world, 0x14, 0xfd80_0000);
-        configure(&mut world, 0x18, 0xc00_0000);
+        configure(&mut world, 0x18, 0x800_000c);
         configure(&mut world, 0x1c, 0x40);
         configure(&mut world, 0x20, 0x1000_000c);
         configure(&mut world, 0x24, 0x41);
-        let assigned = [0xfe00_0000, 0xfd80_0000, 0x40_0c00_0000, 0x41_1000_0000];
+        let assigned = [0xfe00_0000, 0xfd80_0000, 0x40_0800_0000, 0x41_1000_0000];
         assert_eq!(bases(&mut world), assigned);
         // Resets of the function leave them.
         configure(&mut world, 0x58, 0x8000);
@@ -224,6 +224,8 @@ mod read_ahead {
             *byte = (index % 251) as u8;
         }
         world.set_wide_register(A, 0x140, 1 << B.0);
+        // Until the nodes have told each other what they export.
+        world.run_for(Duration::from_millis(100));
         world
     }
 

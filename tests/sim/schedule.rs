@@ -402,6 +402,9 @@ impl Schedule {
             self.world.step();
             self.oracle.observe(&self.world);
         }
+        // What was read ahead while the network was bad may pass its deadline yet, and what is under way then is given up with it.
+        self.world.run_for(DEADLINE);
+        self.oracle.observe(&self.world);
         let mut told = BTreeSet::new();
         for id in (1..=NODES).map(NodeId) {
             told.extend(self.failed_blocks(id).into_iter().map(|block| (id, block)));

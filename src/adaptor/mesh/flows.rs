@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use super::Timing;
 use super::initiator::Initiator;
+use super::limits::Window;
 use super::packet::Body;
 use super::responder::Responder;
 use crate::adaptor::Instant;
@@ -17,10 +18,10 @@ pub(super) struct Flows {
 
 impl Flows {
     /// Flows at their beginning; `lease` is that of the other node's requests.
-    pub(super) fn new(timing: Timing, lease: Duration) -> Self {
+    pub(super) fn new(timing: Timing, window: Window, lease: Duration) -> Self {
         Self {
-            initiator: Initiator::new(timing.time_to_try(), timing.lease),
-            responder: Responder::new(lease),
+            initiator: Initiator::new(timing.time_to_try(), timing.lease, window),
+            responder: Responder::new(lease, window),
         }
     }
 

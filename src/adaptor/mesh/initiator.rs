@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::limits::{PROBE_AFTER, WINDOW_BYTES, WINDOW_REQUESTS};
+use super::limits::{PROBE_AFTER, Window};
 use super::packet::{Body, Progress, Stamp};
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::Instant;
@@ -29,6 +29,7 @@ struct Trouble {
 pub(super) struct Initiator {
     time_to_try: Duration,
     lease: Duration,
+    window: Window,
     epoch: Epoch,
     first: Sequence,
     outstanding: VecDeque<Request>,
@@ -52,10 +53,11 @@ pub(super) struct Initiator {
 }
 
 impl Initiator {
-    pub(super) fn new(time_to_try: Duration, lease: Duration) -> Self {
+    pub(super) fn new(time_to_try: Duration, lease: Duration, window: Window) -> Self {
         Self {
             time_to_try,
             lease,
+            window,
             epoch: Epoch(0),
             first: Sequence(0),
             outstanding: VecDeque::new(),
@@ -103,10 +105,10 @@ impl Initiator {
     }
 
     fn admit(&mut self) {
-        while self.outstanding.len() < WINDOW_REQUESTS {
+        while self.outstanding.len() < self.window.requests {
             let Some(request) = self.waiting.front() else { break };
             let bytes = self.bytes.saturating_add(request.kind.len());
-            if bytes > WINDOW_BYTES {
+            if bytes > self.window.bytes {
                 break;
             }
             self.bytes = bytes;

@@ -6,6 +6,22 @@ use core::time::Duration;
 pub const WINDOW_REQUESTS: usize = 256;
 /// Bytes that these requests may move, written and read together.
 pub const WINDOW_BYTES: usize = 1 << 20;
+
+/// How much of a flow may be unanswered: [`WINDOW_REQUESTS`] and [`WINDOW_BYTES`], except in tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// Requests.
+    pub requests: usize,
+    /// Bytes that these move.
+    pub bytes: usize,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { requests: WINDOW_REQUESTS, bytes: WINDOW_BYTES }
+    }
+}
+
 /// After this time without an answer the initiating side tells how far it has sent, and so learns what was lost.
 pub const PROBE_AFTER: Duration = Duration::from_millis(30);
 /// A lease that was asked for and not given is asked for again after this time.

@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 
 pub use self::exchange::InventoryNews;
+use self::limits::Window;
 use self::packet::{Incarnation, Packet};
 pub use self::responder::Ticket;
 use self::session::{Outputs, Session};
@@ -83,6 +84,7 @@ pub struct Mesh {
     node: NodeId,
     incarnation: Incarnation,
     timing: Timing,
+    window: Window,
     random: Random,
     sessions: BTreeMap<NodeId, Session>,
     /// Transactions to nodes that are not known.
@@ -98,6 +100,7 @@ impl Mesh {
         incarnation: Incarnation,
         peers: NodeSet,
         timing: Timing,
+        window: Window,
         random: &mut Random,
     ) -> Self {
         let random = Random::new(random.next());
@@ -105,6 +108,7 @@ impl Mesh {
             node,
             incarnation,
             timing,
+            window,
             random,
             sessions: BTreeMap::new(),
             unroutable: VecDeque::new(),
@@ -118,10 +122,10 @@ impl Mesh {
     }
 
     fn add(&mut self, peer: NodeId) {
-        let Self { node, incarnation, timing, .. } = *self;
+        let Self { node, incarnation, timing, window, .. } = *self;
         if peer != node && !self.sessions.contains_key(&peer) {
             let random = Random::new(self.random.next());
-            let mut session = Session::new(node, peer, incarnation, timing, random);
+            let mut session = Session::new(node, peer, incarnation, timing, window, random);
             session.set_inventory_version(Instant::ZERO, self.inventory_version);
             self.sessions.insert(peer, session);
         }

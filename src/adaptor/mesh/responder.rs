@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::limits::{ASK_AGAIN, WINDOW_BYTES, WINDOW_REQUESTS};
+use super::limits::{ASK_AGAIN, Window};
 use super::packet::{Body, Progress, Stamp};
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::Instant;
@@ -57,6 +57,7 @@ pub(super) enum Freshness {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Responder {
     lease: Duration,
+    window: Window,
     epoch: Option<Epoch>,
     acknowledged: Sequence,
     answers: VecDeque<Answer>,
@@ -83,9 +84,10 @@ pub(super) struct Responder {
 }
 
 impl Responder {
-    pub(super) const fn new(lease: Duration) -> Self {
+    pub(super) const fn new(lease: Duration, window: Window) -> Self {
         Self {
             lease,
+            window,
             epoch: None,
             acknowledged: Sequence(0),
             answers: VecDeque::new(),
@@ -116,7 +118,7 @@ impl Responder {
             Some(current) if epoch < current => Freshness::Stale,
             Some(current) if epoch == current => Freshness::Current,
             _ => {
-                *self = Self { epoch: Some(epoch), ..Self::new(self.lease) };
+                *self = Self { epoch: Some(epoch), ..Self::new(self.lease, self.window) };
                 Freshness::New
             }
         }
@@ -161,7 +163,7 @@ impl Responder {
         }
         let held = self.answers.len().saturating_add(self.queue.len());
         let total = self.bytes.saturating_add(bytes);
-        if held >= WINDOW_REQUESTS || total > WINDOW_BYTES {
+        if held >= self.window.requests || total > self.window.bytes {
             return None;
         }
         let epoch = self.epoch?;

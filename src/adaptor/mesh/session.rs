@@ -16,7 +16,7 @@ use bytes::Bytes;
 use super::exchange::{Exchange, InventoryNews};
 use super::flows::Flows;
 use super::initiator::Initiator;
-use super::limits::{FORMER_LIVES, HELLO_AGAIN, HELLO_GAP, KEEPALIVE_PARTS};
+use super::limits::{FORMER_LIVES, HELLO_AGAIN, HELLO_GAP, KEEPALIVE_PARTS, Window};
 use super::packet::{Body, Incarnation, Packet, Progress};
 use super::responder::{Freshness, Responder, Ticket};
 use super::sequence::Sequence;
@@ -50,6 +50,7 @@ pub(super) struct Session {
     node: NodeId,
     peer: NodeId,
     timing: Timing,
+    window: Window,
     incarnation: Incarnation,
     peer_incarnation: Option<Incarnation>,
     /// How long a lease of the peer's requests lasts: the shorter of what both nodes are configured with.
@@ -84,12 +85,14 @@ impl Session {
         peer: NodeId,
         incarnation: Incarnation,
         timing: Timing,
+        window: Window,
         random: Random,
     ) -> Self {
         Self {
             node,
             peer,
             timing,
+            window,
             incarnation,
             peer_incarnation: None,
             lease: timing.lease,
@@ -104,7 +107,7 @@ impl Session {
             hello_waits: false,
             unanswered: 0,
             farewell: VecDeque::new(),
-            flows: PerChannel::new(|| Flows::new(timing, timing.lease)),
+            flows: PerChannel::new(|| Flows::new(timing, window, timing.lease)),
             former: VecDeque::new(),
             turns: Turns::default(),
             inventory: Exchange::default(),
@@ -146,7 +149,7 @@ impl Session {
             }
         }
         self.incarnation = incarnation;
-        self.flows = PerChannel::new(|| Flows::new(self.timing, self.lease));
+        self.flows = PerChannel::new(|| Flows::new(self.timing, self.window, self.lease));
         self.former.clear();
         self.reach = Reach::Down;
         if self.link {
@@ -343,7 +346,8 @@ impl Session {
                 let known = self.former.iter().position(|(life, _)| *life == from);
                 let known =
                     known.and_then(|index| self.former.remove(index)).map(|(_, responders)| responders);
-                let mut responders = known.unwrap_or_else(|| PerChannel::new(|| Responder::new(self.lease)));
+                let mut responders =
+                    known.unwrap_or_else(|| PerChannel::new(|| Responder::new(self.lease, self.window)));
                 for channel in Channel::ALL {
                     let current = &mut self.flows.get_mut(channel).responder;
                     core::mem::swap(responders.get_mut(channel), current);

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::limits::WINDOW_BYTES;
+use super::limits::{WINDOW_BYTES, Window};
 use super::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use super::sequence::{Epoch, Sequence};
 use super::{Mesh, Ticket, Timing, Wanted};
@@ -31,7 +31,7 @@ fn linked() -> Mesh {
         keepalive: KEEPALIVE,
     };
     let peers = [PEER].into_iter().collect();
-    let mut mesh = Mesh::new(NODE, LIFE, peers, timing, &mut Random::new(1));
+    let mut mesh = Mesh::new(NODE, LIFE, peers, timing, Window::default(), &mut Random::new(1));
     mesh.handle_link_up(start(), PEER);
     mesh
 }

@@ -135,13 +135,13 @@ mod tests {
         write(&mut bars, 0x10, 0xfebf_0000);
         write(&mut bars, 0x14, 0xfe00_0000);
         write(&mut bars, 0x18, 0xc);
-        write(&mut bars, 0x1c, 0x23);
+        write(&mut bars, 0x1c, 0x24);
         write(&mut bars, 0x20, 0xc);
         write(&mut bars, 0x24, 0x30);
         for (begin, size) in [
             (0xfebf_0000, 64 << 10),
             (0xfe00_0000, 4 << 20),
-            (0x23_0000_0000, (16 * 256_u64) << 20),
+            (0x24_0000_0000, (32 * 256_u64) << 20),
             (0x30_0000_0000, (32 * 256_u64) << 20),
         ] {
             assert!([begin, begin + size - 1].iter().all(|&at| touched(&bars, at, 1)), "{begin:#x}");

@@ -124,7 +124,7 @@ impl Target {
     }
 
     /// One question about every block that bytes from address `start` up to, and not including, `end` lie in (see
-    /// [`Blocks::in_range`]). It is answered as a peek is, in 4 bytes, with all-ones where no byte of the range is in
+    /// `Blocks::in_range`). It is answered as a peek is, in 4 bytes, with all-ones where no byte of the range is in
     /// the space. It costs time for what is under way and logged, however long the range is.
     pub fn check_range(&mut self, now: Instant, tag: LoadTag, space: Space, start: u64, end: u64) {
         let blocks = Blocks::in_range(self.geometry.of(space), start, end);

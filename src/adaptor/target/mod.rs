@@ -87,7 +87,7 @@ impl Target {
     /// A target unit with the usual limits.
     ///
     /// `gather` is how long a write buffer may wait for more stores to join; `deadline` is how long the
-    /// stores of one backlog may be refused with [`Busy`] in all.
+    /// stores of one backlog may be refused with [`Busy`](crate::adaptor::Busy) in all.
     pub fn new(geometry: Geometry, gather: Duration, deadline: Duration) -> Self {
         Self::with_limits(geometry, gather, deadline, Limits::default())
     }
@@ -113,7 +113,7 @@ impl Target {
     }
 
     /// Nothing more is at hand from the bus: write buffers of nodes with nothing under way are closed, the
-    /// others at the node's next completion. Ends a backlog, unless a store was answered with [`Busy`] and
+    /// others at the node's next completion. Ends a backlog, unless a store was answered with [`Busy`](crate::adaptor::Busy) and
     /// not yet handed in again.
     pub fn idle(&mut self, now: Instant) {
         self.bus_is_idle = true;
@@ -193,7 +193,7 @@ impl Target {
     }
 
     /// When [`Target::handle_timeout`] is due: a write buffer has waited long enough for more stores, or a
-    /// store has been [`Busy`] long enough.
+    /// store has been [`Busy`](crate::adaptor::Busy) long enough.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let gathered = self.write_buffers.oldest_open().map(|opened| opened.after(self.gather));
         [gathered, self.backlog.until()].into_iter().flatten().min()

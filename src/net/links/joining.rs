@@ -1,12 +1,12 @@
 //! Introductions: what becomes of a connection whose other side has said who it is.
 
 use super::super::admission::{Claim, Company};
-use super::super::allowance::Allowance;
-use super::super::peer::{Existing, Peer, PeerKey, Verdict, judge};
+use super::super::peer::{CHANGE_PAUSE, Existing, Peer, PeerKey, Verdict, judge};
 use super::{Entry, LEAVE_TIME, Link, LinkEvent, Links, MAX_ROUTERS, Role, is_due};
 use crate::adaptor::Instant;
 use crate::adaptor::mesh::neighbour::{Identity, LinkId, Refusal};
 use crate::adaptor::mesh::packet::{Body, Packet};
+use crate::allowance::Allowance;
 use crate::poller::{Interest, Token};
 
 impl Links {
@@ -169,7 +169,7 @@ impl Links {
                 link.joined = Some((claim.neighbour, since));
                 self.events.push_back(LinkEvent::Reborn(id, claim.neighbour));
                 // Routers are never reset.
-                let mut none = Allowance::used_up(now);
+                let mut none = Allowance::used_up(now, CHANGE_PAUSE);
                 let changes = match key.and_then(|key| self.peers.get_mut(&key)) {
                     Some(peer) => &mut peer.changes,
                     None => &mut none,

@@ -239,7 +239,7 @@ impl Links {
             is_duplicate: false,
             scratch: vec![0; CHUNK].into_boxed_slice(),
             rejects: RateLimit::default(),
-            chatter: Chatter::default(),
+            chatter: Chatter::of_a_network(),
             random: Random::new(seed),
         })
     }

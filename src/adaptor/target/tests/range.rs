@@ -1,7 +1,6 @@
 //! One question about a range of blocks: it waits as a check does, and clears nothing.
 
 use super::*;
-use std::time::Instant as Clock;
 
 fn address(node: u8, offset: u64) -> u64 {
     u64::from(node) << 48 | offset
@@ -133,15 +132,13 @@ fn bounded_what_waits_is_bounded_and_a_reset_answers_it() {
 
 #[test]
 fn bounded_a_range_costs_time_for_what_is_logged_and_not_for_its_length() {
-    // 256 windows of 2^48 bytes: 2^44 blocks.
+    // 256 windows of 2^48 bytes: 2^44 blocks, which nobody could look at one by one.
     let geometry = Geometry::new(256, 1 << 48).unwrap();
     let mut target = Target::new(geometry, GATHER, DEADLINE);
-    let start = Clock::now();
     for tag in 0..1000 {
         target.check_range(at(0), LoadTag(tag), Space::Memory, ALL.0, ALL.1);
         assert_eq!(target.poll_completion().unwrap().data[..], [0; 4]);
     }
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
 
 #[test]
