@@ -20,7 +20,7 @@ use crate::adaptor::address::{Geometry, GeometryError, NodeId};
 use crate::adaptor::buses::{Buses, Span};
 use crate::hosted::Description;
 use crate::net::TlsFiles;
-pub use device::{DeviceError, RawDevice, format_nodes, format_rights};
+pub use device::{DeviceError, RawDevice};
 pub use raw::{RawConfig, RawTls, Text, read_file};
 pub use router::{RawRouterConfig, RouterConfig};
 pub use units::format_size;

@@ -1,4 +1,4 @@
-//! The vfio-user socket, and the guest that is attached to it, if one is.
+//! The vfio-user socket, and the guest that is attached to it, if one is. A node that only hosts devices has no socket.
 //!
 //! There is one guest at a time, but a node outlives its guests: each begins and ends with a reset of the core, and
 //! takes its memory and its interrupts with it.
@@ -22,7 +22,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// See the module.
 pub struct Bus {
     poller: Rc<Poller>,
-    listener: Listener,
+    /// `None` where there never is a guest.
+    listener: Option<Listener>,
     token: Token,
     paused_until: Option<Instant>,
     shape: DeviceShape,
@@ -33,19 +34,21 @@ pub struct Bus {
 }
 
 impl Bus {
-    /// Listens at `path`. Tokens from `token` on are the bus's own; lines in the log begin with `label`.
+    /// Listens at `path`, if there is to be a guest. Tokens from `token` on are the bus's own; lines in the log begin with `label`.
     ///
     /// # Errors
     /// Where the path is not to be had.
     pub fn new(
-        path: &Path,
+        path: Option<&Path>,
         geometry: Geometry,
         poller: &Rc<Poller>,
         token: Token,
         label: &Rc<str>,
     ) -> Result<Self, StartError> {
-        let listener = Listener::bind(path)?;
-        poller.add(&listener, token, Interest::READ)?;
+        let listener = path.map(Listener::bind).transpose()?;
+        if let Some(listener) = &listener {
+            poller.add(listener, token, Interest::READ)?;
+        }
         Ok(Self {
             poller: Rc::clone(poller),
             listener,
@@ -136,8 +139,8 @@ impl Bus {
         if self.guest.as_ref().is_some_and(Guest::is_gone) {
             self.detach(now, adaptor, "it is gone");
         }
-        loop {
-            let accepted = match self.listener.accept(self.guest.is_some(), &self.shape) {
+        while let Some(listener) = &mut self.listener {
+            let accepted = match listener.accept(self.guest.is_some(), &self.shape) {
                 Ok(None) => return,
                 Ok(Some(connection)) => self.attach(now, adaptor, connection),
                 Err(error) => Err(error),
@@ -177,7 +180,9 @@ impl Bus {
     fn set_paused(&mut self, until: Option<Instant>) {
         self.paused_until = until;
         let interest = if until.is_some() { Interest::NONE } else { Interest::READ };
-        if let Err(error) = self.poller.modify(&self.listener, self.token, interest) {
+        if let Some(listener) = &self.listener
+            && let Err(error) = self.poller.modify(listener, self.token, interest)
+        {
             log::error!("{}can't wait for guests: {error}", self.label);
         }
     }

@@ -8,20 +8,20 @@ mod guest;
 mod outputs;
 
 use std::io;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use thiserror::Error;
 
 use self::bus::Bus;
-use crate::adaptor::address::{NodeId, NodeSet, Space};
-use crate::adaptor::master::HostedWindow;
+use crate::adaptor::address::{NodeId, NodeSet};
 use crate::adaptor::mesh::Timing;
 use crate::adaptor::mesh::neighbour::{End, Neighbour};
 use crate::adaptor::mesh::packet::Incarnation;
 use crate::adaptor::random::Random;
 use crate::adaptor::{self, Adaptor, Instant, Region, backplane};
 use crate::chatter::Chatter;
-use crate::config::{Config, format_nodes, format_rights, format_size};
+use crate::config::{Config, format_size};
 use crate::event_loop::{Clock, EventLoop, Service};
 use crate::hosted::{self, Devices};
 use crate::net::{self, Company, Credentials, Links};
@@ -55,8 +55,7 @@ pub enum StartError {
 /// One of the process's buses, and its adaptor.
 struct Local {
     adaptor: Adaptor,
-    /// `None` where there never is a guest.
-    bus: Option<Bus>,
+    bus: Bus,
     devices: Devices,
     /// How lines about it begin.
     label: Rc<str>,
@@ -98,14 +97,12 @@ impl Local {
         // Last of those that can fail because of somebody else, since these leave something in the file system.
         let token = Token(BUSES.0 | number << BUS_TOKENS);
         let path = usize::try_from(number).ok().and_then(|number| config.socket_paths.get(number));
-        let bus = path.map(|path| Bus::new(path, config.geometry, poller, token, &label)).transpose()?;
+        let bus = Bus::new(path.map(PathBuf::as_path), config.geometry, poller, token, &label)?;
         Ok(Self { adaptor, bus, devices: Devices::open(hosted)?, label })
     }
 
     fn handle_report(&mut self, now: Instant, report: Report) {
-        if let Some(bus) = &mut self.bus {
-            bus.handle_report(now, &mut self.adaptor, report);
-        }
+        self.bus.handle_report(now, &mut self.adaptor, report);
     }
 
     /// Does what it is time for, and takes in what the guest wants. Returns whether there was anything.
@@ -116,21 +113,17 @@ impl Local {
             self.adaptor.handle_timeout(now);
             progress = true;
         }
-        if let Some(bus) = &mut self.bus {
-            bus.handle_timeout(now);
-            progress |= bus.feed(now, &mut self.adaptor);
-        }
-        progress
+        self.bus.handle_timeout(now);
+        progress | self.bus.feed(now, &mut self.adaptor)
     }
 
     /// Sends what there is for the guest. Returns whether there is more to be done for that.
     fn flush(&mut self, now: Instant) -> bool {
-        self.bus.as_mut().is_some_and(|bus| bus.flush(now, &mut self.adaptor))
+        self.bus.flush(now, &mut self.adaptor)
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let bus = self.bus.as_ref().and_then(Bus::poll_timeout);
-        [self.adaptor.poll_timeout(), bus].into_iter().flatten().min()
+        [self.adaptor.poll_timeout(), self.bus.poll_timeout()].into_iter().flatten().min()
     }
 }
 
@@ -247,27 +240,12 @@ fn log_start(config: &Config, life: Incarnation) {
         config.buses.span(),
         or_none(peers)
     );
-    config.devices.iter().for_each(log_device);
+    for device in &config.devices {
+        log::info!("{device}");
+    }
     if !config.socket_paths.is_empty() {
         log_spaces(config);
     }
-}
-
-fn log_device(device: &hosted::Description) {
-    let HostedWindow { offset, space, rights, nodes, .. } = device.window;
-    let space = match space {
-        Space::Memory => "",
-        Space::Io => " of the I/O space",
-    };
-    log::info!(
-        "device '{}': {} of {} at {:#x}{space}, {} for nodes: {}",
-        device.name,
-        format_size(device.size),
-        device.kind,
-        offset.unwrap_or_default(),
-        format_rights(rights),
-        format_nodes(nodes).join(", ")
-    );
 }
 
 /// Only QEMU and the guest's firmware know whether the spaces have a place, so what they need is told.

@@ -2,10 +2,9 @@
 
 use std::rc::Rc;
 
-use super::bus::Bus;
 use super::{Local, Node};
 use crate::adaptor::event::Event;
-use crate::adaptor::memory::{Home, MemoryFault};
+use crate::adaptor::memory::Home;
 use crate::adaptor::mesh::framing::Frame;
 use crate::adaptor::mesh::neighbour::{LinkId, Refusal};
 use crate::adaptor::mesh::packet::Body;
@@ -24,20 +23,19 @@ impl Local {
     /// the guest's bus. Returns whether there were any, or any ended.
     fn execute(&mut self, clock: &Clock) -> bool {
         let mut progress = false;
-        while let Some((id, result)) = self.bus.as_mut().and_then(Bus::poll_done) {
+        while let Some((id, result)) = self.bus.poll_done() {
             progress = true;
             self.adaptor.handle_memory_done(clock.now(), id, result);
         }
         for _ in 0..OPERATIONS_AT_ONCE {
             // An operation is executed under a lease that may run out while this turn lasts.
             let now = clock.now();
-            self.adaptor.handle_bus_ready(self.bus.as_ref().is_none_or(Bus::takes_bus_operations));
+            self.adaptor.handle_bus_ready(self.bus.takes_bus_operations());
             let Some(operation) = self.adaptor.poll_memory(now) else { return progress };
             progress = true;
-            let result = match (operation.home(), &mut self.bus) {
-                (Home::Hosted(device), _) => Some(self.devices.execute(device, &operation)),
-                (Home::Guest | Home::Bus, Some(bus)) => bus.execute(&operation),
-                (Home::Guest | Home::Bus, None) => Some(Err(MemoryFault::Unmapped)),
+            let result = match operation.home() {
+                Home::Hosted(device) => Some(self.devices.execute(device, &operation)),
+                Home::Guest | Home::Bus => self.bus.execute(&operation),
             };
             if let Some(result) = result {
                 self.adaptor.handle_memory_done(now, operation.id(), result);
@@ -51,15 +49,11 @@ impl Local {
         let mut progress = false;
         while let Some(completion) = self.adaptor.poll_completion() {
             progress = true;
-            if let Some(bus) = &mut self.bus {
-                bus.complete(&completion);
-            }
+            self.bus.complete(&completion);
         }
         while let Some(vector) = self.adaptor.poll_interrupt() {
             progress = true;
-            if let Some(bus) = &self.bus {
-                bus.signal(vector);
-            }
+            self.bus.signal(vector);
         }
         progress
     }

@@ -1,5 +1,6 @@
 //! Devices as they are written: what each key may be, and where windows go.
 
+use super::raw::format_nodes;
 use super::*;
 use crate::config::{Config, RawConfig};
 
