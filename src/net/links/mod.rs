@@ -18,7 +18,7 @@ use thiserror::Error;
 
 use super::admission::{Claim, Company};
 use super::credentials::Credentials;
-use super::link::{CHUNK, Connection};
+use super::link::{CHUNK, Connection, MOST_AT_ONCE};
 use super::listener::{Listener, RateLimit};
 use super::peer::{Peer, PeerKey};
 use super::socket;
@@ -294,7 +294,7 @@ impl Links {
         if link.over.is_some() {
             return false;
         }
-        let received = connection.receive(&self.poller, &mut self.scratch, CHUNK);
+        let received = connection.receive(&self.poller, &mut self.scratch, MOST_AT_ONCE);
         match received {
             Ok(Some(0)) => link.over = Some("closed by the other side".to_owned()),
             Err(ref error) => link.over = Some(error.to_string()),
