@@ -7,6 +7,7 @@ use std::io;
 use std::net::{Shutdown, TcpStream};
 
 use super::identity::Owner;
+use super::outgoing::Outgoing;
 use super::transport::{Transport, is_transient};
 use crate::adaptor::mesh::framing::{Frame, FrameError, Framer};
 use crate::poller::{Interest, Poller, Token};
@@ -29,9 +30,7 @@ pub struct Connection {
     framer: Framer,
     /// Bytes to read at once; grows while they come so fast.
     at_once: usize,
-    out: Vec<u8>,
-    /// Bytes at the start of `out` that are sent already.
-    sent: usize,
+    out: Outgoing,
     /// The socket was full at the last write, and has not become writable since.
     blocked: bool,
 }
@@ -44,8 +43,8 @@ impl Connection {
     pub fn new(transport: Transport, poller: &Poller, token: Token, wanted: Interest) -> io::Result<Self> {
         let interest = transport.interest(wanted);
         poller.add(transport.stream(), token, interest)?;
-        let (framer, out) = (Framer::default(), Vec::new());
-        Ok(Self { transport, token, wanted, interest, framer, at_once: CHUNK, out, sent: 0, blocked: false })
+        let (framer, out) = (Framer::default(), Outgoing::default());
+        Ok(Self { transport, token, wanted, interest, framer, at_once: CHUNK, out, blocked: false })
     }
 
     /// The socket.
@@ -133,7 +132,7 @@ impl Connection {
         &mut self,
         poller: &Poller,
         chunks: usize,
-        mut next: impl FnMut(&mut Vec<u8>) -> bool,
+        mut next: impl FnMut(&mut Outgoing) -> bool,
     ) -> io::Result<bool> {
         let mut progress = false;
         for _ in 0..chunks {
@@ -153,18 +152,14 @@ impl Connection {
 
     /// Writes the out buffer; whether all of it went out.
     fn write_out(&mut self) -> io::Result<bool> {
-        while let Some(rest) = self.out.get(self.sent..)
-            && !rest.is_empty()
-        {
-            match self.transport.write(rest) {
-                Ok(len) => self.sent = self.sent.saturating_add(len),
+        while !self.out.is_empty() {
+            match self.transport.write(&self.out) {
+                Ok(len) => self.out.advance(len),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_transient(&error) => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
-        self.out.clear();
-        self.sent = 0;
         self.transport.flush()
     }
 }

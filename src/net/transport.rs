@@ -13,6 +13,7 @@ use rustls::{AlertDescription, CertificateError};
 use super::credentials::{Credentials, identify};
 use super::identity::{Identity, Owner};
 use super::link::CHUNK;
+use super::outgoing::Outgoing;
 use crate::poller::Interest;
 
 /// The most bytes of a handshake that are read: chains of certificates are a tenth of it.
@@ -141,16 +142,18 @@ impl Transport {
         }
     }
 
-    /// Takes some of `bytes` to send; how many, at least one.
+    /// Takes some of the bytes in `out` to send; how many, at least one.
     ///
     /// # Errors
     /// As the socket gives them; [`ErrorKind::WouldBlock`] where there is no room now.
-    pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Security::Tls(session) = &mut self.security else { return (&self.stream).write(bytes) };
+    pub fn write(&mut self, out: &Outgoing) -> io::Result<usize> {
+        let Security::Tls(session) = &mut self.security else {
+            return (&self.stream).write_vectored(&out.slices());
+        };
         if !session.flush(&self.stream)? {
             return Err(ErrorKind::WouldBlock.into());
         }
-        let taken = session.connection.writer().write(bytes)?;
+        let taken = session.connection.writer().write(out.first())?;
         if taken == 0 { Err(ErrorKind::WouldBlock.into()) } else { Ok(taken) }
     }
 

@@ -20,6 +20,7 @@ use super::admission::{Claim, Company};
 use super::credentials::Credentials;
 use super::link::{CHUNK, Connection, MOST_AT_ONCE};
 use super::listener::{Listener, RateLimit};
+use super::outgoing::Outgoing;
 use super::peer::{Peer, PeerKey};
 use super::socket;
 use crate::adaptor::Instant;
@@ -350,7 +351,7 @@ impl Links {
 
     /// Sends what `next` appends for each link that can take more, until it says that there is no more for the link. Returns
     /// whether anything was sent.
-    pub fn transmit(&mut self, mut next: impl FnMut(LinkId, &mut Vec<u8>) -> bool) -> bool {
+    pub fn transmit(&mut self, mut next: impl FnMut(LinkId, &mut Outgoing) -> bool) -> bool {
         let mut progress = false;
         for (&token, entry) in &mut self.entries {
             let Entry { connection, role: Role::Link(link), .. } = entry else { continue };
