@@ -237,7 +237,7 @@ impl Doorstep {
         let outbox = &mut self.outbox;
         progress |= self.links.transmit(|link, out| {
             let packet = outbox.get_mut(&link).and_then(VecDeque::pop_front);
-            packet.map(|packet| out.put_payload(&packet)).is_some()
+            packet.map(|packet| out.put(&packet)).is_some()
         });
         progress
     }
