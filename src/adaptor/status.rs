@@ -72,6 +72,8 @@ codes! {
     BadSize = 0x84, "bad size";
     /// The memory behind the window did not answer.
     TargetFault = 0x85, "target fault";
+    /// The memory of this node that was to be sent did not answer.
+    LocalFault = 0x88, "local memory fault";
     /// The answer did not come before the deadline.
     Timeout = 0xc1, "timeout";
     /// The node was restarted or reset while the transaction was under way.

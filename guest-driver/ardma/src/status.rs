@@ -105,6 +105,8 @@ codes! {
     BadSize = 0x84, "BAD_SIZE", "bad size";
     /// The memory behind the window did not answer.
     TargetFault = 0x85, "TARGET_FAULT", "target fault";
+    /// The memory of this node that was to be sent did not answer.
+    LocalFault = 0x88, "LOCAL_FAULT", "local memory fault";
     /// The answer did not come before the deadline.
     Timeout = 0xc1, "TIMEOUT", "timeout";
     /// The node was restarted or reset while the access was under way.
