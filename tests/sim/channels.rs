@@ -124,7 +124,7 @@ fn a_transfer_brings_what_is_in_memory_when_it_is_sent() {
     assert!(world.run_until(DEADLINE, |world| world.ends.len() == 2));
     assert_eq!(world.ends[1].1.code, Code::Ok);
     assert_eq!(world.read(A, B, 64, 8)[..], *b"what is ");
-    assert_eq!(world.read(A, B, 74, 8)[..], *b"be sent\0");
+    assert_eq!(world.read(A, B, 75, 8)[..], *b"be sent\0");
 }
 
 #[test]
