@@ -83,7 +83,9 @@ pub enum ConfigError {
     )]
     NothingThere,
     /// There are more names than buses.
-    #[error("name: {names} names are more than there are buses ({buses}); give one for each --socket-path at most")]
+    #[error(
+        "name: {names} names are more than there are buses ({buses}); give one for each --socket-path at most"
+    )]
     MoreNamesThanBuses {
         /// How many names.
         names: usize,
