@@ -38,6 +38,22 @@
 //! # }
 //! ```
 //!
+//! A node announces what it exports, so that it is found by its name:
+//!
+//! ```no_run
+//! use ardma::{Adaptor, Name};
+//!
+//! # fn main() -> Result<(), ardma::Error> {
+//! let adaptor = Adaptor::open("/dev/ardma0")?;
+//! let name: Name = "vault".parse()?;
+//! if let Some(vault) = adaptor.inventory(2)?.iter().find(|entry| entry.name == name) {
+//!     let window = adaptor.map(vault.place, vault.length)?;
+//!     window.store(0, 42_u64)?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Messages go to the doorbells of a node that listens to them:
 //!
 //! ```no_run

@@ -26,6 +26,9 @@ pub const CASES: &[Case] = &[
     case("the peer does not list what is for others", "Isolation", denied),
 ];
 
+/// How long an event, or what a peer announces, may be on its way.
+const LIMIT: Duration = Duration::from_secs(5);
+
 const fn case(name: &'static str, contract: &'static str, run: fn(&Context) -> Verdict) -> Case {
     Case { group: "inventory", name, contract, run }
 }
@@ -40,10 +43,25 @@ fn entry_at(adaptor: &Adaptor, place: Place) -> Result<Option<Entry>, Problem> {
     Ok(entries.into_iter().find(|entry| entry.kind != EntryKind::Node && entry.place == place))
 }
 
-/// What the peer lists at an optional argument's offset.
-fn peers_entry(context: &Context, space: Space, offset: Option<u64>) -> Result<Option<Entry>, Problem> {
+/// Where the peer exports what an optional argument names.
+fn place(context: &Context, space: Space, offset: Option<u64>) -> Result<Place, Problem> {
     let offset = offset.ok_or_else(|| Problem::Skip("not given where it is".to_owned()))?;
-    entry_at(&context.adaptor, Place { node: context.peer()?, space, offset })
+    Ok(Place { node: context.peer()?, space, offset })
+}
+
+/// What the peer lists there, once it has arrived.
+fn arrives(context: &Context, space: Space, offset: Option<u64>) -> Result<Entry, Problem> {
+    let place = place(context, space, offset)?;
+    let adaptor = Adaptor::open(&context.device)?;
+    let start = Instant::now();
+    loop {
+        adaptor.events()?;
+        let left = LIMIT.saturating_sub(start.elapsed());
+        match entry_at(&adaptor, place)? {
+            None if !left.is_zero() => adaptor.wait(left)?,
+            entry => return is_listed(entry),
+        };
+    }
 }
 
 fn is_listed(entry: Option<Entry>) -> Result<Entry, Problem> {
@@ -101,7 +119,6 @@ fn life(context: &Context) -> Verdict {
 fn event(context: &Context) -> Verdict {
     exportable(context)?;
     let adaptor = Adaptor::open(&context.device)?;
-    let limit = Duration::from_secs(5);
     let mut export = None;
     for what in ["an export", "its end"] {
         let before = adaptor.info()?.event_count(abi::EVENT_INVENTORY);
@@ -112,7 +129,7 @@ fn event(context: &Context) -> Verdict {
         };
         let start = Instant::now();
         while adaptor.events()? & abi::EVENT_INVENTORY == 0 {
-            let left = limit.saturating_sub(start.elapsed());
+            let left = LIMIT.saturating_sub(start.elapsed());
             holds(!left.is_zero(), || format!("{what}: no event"))?;
             adaptor.wait(left)?;
         }
@@ -123,24 +140,25 @@ fn event(context: &Context) -> Verdict {
 }
 
 fn scratch(context: &Context) -> Verdict {
-    let first = is_listed(context.adaptor.inventory(context.peer()?)?.first().copied())?;
-    equal("the first entry", first.kind, EntryKind::Node)?;
-    let entry = is_listed(peers_entry(context, Space::Memory, context.arguments.offset)?)?;
+    let entry = arrives(context, Space::Memory, context.arguments.offset)?;
     equal("kind", entry.kind, EntryKind::Memory)?;
     equal("rights to read and write", (entry.read, entry.write), (true, true))?;
-    holds(entry.length >= SCRATCH, || format!("it has {} bytes", entry.length))
+    holds(entry.length >= SCRATCH, || format!("it has {} bytes", entry.length))?;
+    let first = is_listed(context.adaptor.inventory(context.peer()?)?.first().copied())?;
+    equal("the first entry", first.kind, EntryKind::Node)
 }
 
 fn read_only(context: &Context) -> Verdict {
-    let entry = is_listed(peers_entry(context, Space::Memory, context.arguments.read_only)?)?;
+    let entry = arrives(context, Space::Memory, context.arguments.read_only)?;
     equal("rights to read and write", (entry.read, entry.write), (true, false))
 }
 
 fn ports(context: &Context) -> Verdict {
-    let entry = is_listed(peers_entry(context, Space::Io, context.arguments.io)?)?;
+    let entry = arrives(context, Space::Io, context.arguments.io)?;
     equal("rights to read and write", (entry.read, entry.write), (true, true))
 }
 
 fn denied(context: &Context) -> Verdict {
-    equal("the entry", peers_entry(context, Space::Memory, context.arguments.denied)?, None)
+    let place = place(context, Space::Memory, context.arguments.denied)?;
+    equal("the entry", entry_at(&context.adaptor, place)?, None)
 }
