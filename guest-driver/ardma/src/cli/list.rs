@@ -8,7 +8,8 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-A row is a node, or something that a node exports to this one (of this node itself, to any). STATE is `self`, `up`, `down` or `unknown` of a node,
+A row is a node, or something that a node exports to this one (of this node itself, to any). WHAT is `node`, `memory` of its guest, `bus` for other
+devices of its guest, or `memory-device` or `io-device` that its adaptor hosts. STATE is `self`, `up`, `down` or `unknown` of a node,
 and what this node may do with the rest: `rw`, `ro`, `wo`. All but the links is what the nodes themselves announce.";
 
 /// Arguments of `ardma list`.
