@@ -1,0 +1,85 @@
+//! The limits: sockets and memory with nothing of this product in between.
+
+use std::net::Ipv4Addr;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Instant;
+
+use socket2::{Domain, Socket, Type};
+
+use super::wire::{Wait, receive, send};
+
+/// The kind of socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Unix,
+    /// Over loopback, as adaptors set it.
+    Tcp,
+}
+
+/// Bytes of one exchange.
+#[derive(Clone, Copy, Debug)]
+pub struct Exchange {
+    pub request: usize,
+    pub reply: usize,
+}
+
+/// Seconds that an exchange takes between two threads, over `count` of them.
+pub fn round_trips(way: Way, wait: Wait, exchange: Exchange, count: usize) -> f64 {
+    let (mut client, mut server) = pair(way);
+    for end in [&client, &server] {
+        end.set_nonblocking(wait == Wait::Poll).unwrap();
+    }
+    let (mut request, mut reply) = (vec![0; exchange.request], vec![0; exchange.reply]);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let (mut request, reply) = (vec![0; exchange.request], vec![0; exchange.reply]);
+            while receive(&mut server, &mut request) {
+                send(&mut server, &reply);
+            }
+        });
+        let mut round_trip = || {
+            request[0] ^= 1;
+            send(&mut client, &request);
+            assert!(receive(&mut client, &mut reply));
+        };
+        round_trip();
+        let seconds = each(count, round_trip);
+        drop(client);
+        seconds
+    })
+}
+
+fn pair(way: Way) -> (Socket, Socket) {
+    if way == Way::Unix {
+        return Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
+    }
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into();
+    let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    listener.bind(&address).unwrap();
+    listener.listen(1).unwrap();
+    let client = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    client.connect(&listener.local_addr().unwrap()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    for end in [&client, &server] {
+        end.set_tcp_nodelay(true).unwrap();
+        // Which is what adaptors take on loopback, where the kernel has it.
+        let _ = end.set_tcp_congestion(b"cubic");
+    }
+    (client, server)
+}
+
+/// Seconds that it takes to copy `len` bytes of memory.
+pub fn memcpy(len: usize, count: usize) -> f64 {
+    let (from, mut to) = (vec![7u8; len], vec![0u8; len]);
+    each(count, || std::hint::black_box(&mut to).copy_from_slice(std::hint::black_box(&from)))
+}
+
+/// Seconds that each of `count` calls takes.
+pub fn each(count: usize, mut call: impl FnMut()) -> f64 {
+    let begin = Instant::now();
+    for _ in 0..count {
+        call();
+    }
+    begin.elapsed().as_secs_f64() / count as f64
+}
