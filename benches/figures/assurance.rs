@@ -5,9 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::bare::each;
+use super::bare::typical;
 use super::counter::{Counter, Traffic};
-use super::guest::{ACCESS, REGISTERS};
+use super::guest::REGISTERS;
 use super::pair::{FAR, Pair};
 use super::plot::{Chart, Line};
 use super::report::{Figure, Report, Samples, Target};
@@ -56,10 +56,10 @@ pub fn run(report: &mut Report, rounds: usize) {
             value += 1;
             let stores = pair.stores(len, value);
             let checked = [&stores[..], &pair.check(len)].concat();
-            times.check.push(each(checks, || assert_eq!(pair.near.client.ask(&checked), [0; 4])));
+            times.check.push(typical(checks, || assert_eq!(pair.near.client.ask(&checked), [0; 4])));
             for (ahead, samples) in [(false, &mut times.read_back), (true, &mut times.read_ahead)] {
                 pair.set_read_ahead(ahead);
-                samples.push(each(read_backs, || {
+                samples.push(typical(read_backs, || {
                     pair.near.client.send(&stores);
                     pair.read_back(len, value);
                 }));
@@ -155,8 +155,7 @@ fn packets_of_a_late_check() -> f64 {
         let before = counter.traffic();
         pair.near.client.send(&stores);
         let begin = Instant::now();
-        // A write and its answer.
-        while counter.traffic().since(before).packets < 2 {
+        while counter.traffic().since(before).answers == 0 {
             assert!(begin.elapsed() < PATIENCE, "the write is not answered");
             std::thread::yield_now();
         }

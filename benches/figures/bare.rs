@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::net::SocketAddr;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
@@ -24,8 +24,13 @@ pub struct Exchange {
     pub reply: usize,
 }
 
-/// Seconds that an exchange takes between two threads, over `count` of them.
-pub fn round_trips(way: Way, wait: Wait, exchange: Exchange, count: usize) -> f64 {
+/// Seconds that an exchange takes between two threads, as `time` takes it of many: [`each`] or [`typical`].
+pub fn round_trips(
+    way: Way,
+    wait: Wait,
+    exchange: Exchange,
+    time: impl FnOnce(&mut dyn FnMut()) -> f64,
+) -> f64 {
     let (mut client, mut server) = pair(way);
     for end in [&client, &server] {
         end.set_nonblocking(wait == Wait::Poll).unwrap();
@@ -44,7 +49,7 @@ pub fn round_trips(way: Way, wait: Wait, exchange: Exchange, count: usize) -> f6
             assert!(receive(&mut client, &mut reply));
         };
         round_trip();
-        let seconds = each(count, round_trip);
+        let seconds = time(&mut round_trip);
         drop(client);
         seconds
     })
@@ -75,11 +80,23 @@ pub fn memcpy(len: usize, count: usize) -> f64 {
     each(count, || std::hint::black_box(&mut to).copy_from_slice(std::hint::black_box(&from)))
 }
 
-/// Seconds that each of `count` calls takes.
+/// Seconds that each of `count` calls takes, on average: for rates.
 pub fn each(count: usize, mut call: impl FnMut()) -> f64 {
     let begin = Instant::now();
     for _ in 0..count {
         call();
     }
     begin.elapsed().as_secs_f64() / count as f64
+}
+
+/// Seconds that the middle one of `count` calls takes: for latencies. Those in whose midst the processor was somebody else's count for one, however long they take.
+pub fn typical(count: usize, mut call: impl FnMut()) -> f64 {
+    let mut times: Vec<Duration> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let begin = Instant::now();
+        call();
+        times.push(begin.elapsed());
+    }
+    times.sort_unstable();
+    times[count / 2].as_secs_f64()
 }

@@ -16,12 +16,15 @@ use super::wire::send;
 pub struct Traffic {
     pub packets: u64,
     pub bytes: u64,
+    /// How many of the packets are answers to requests.
+    pub answers: u64,
 }
 
 #[derive(Default)]
 struct Totals {
     packets: AtomicU64,
     bytes: AtomicU64,
+    answers: AtomicU64,
 }
 
 /// See the module.
@@ -57,14 +60,19 @@ impl Counter {
     /// What has passed so far.
     pub fn traffic(&self) -> Traffic {
         let value = |total: &AtomicU64| total.load(Ordering::SeqCst);
-        Traffic { packets: value(&self.totals.packets), bytes: value(&self.totals.bytes) }
+        let Totals { packets, bytes, answers } = &*self.totals;
+        Traffic { packets: value(packets), bytes: value(bytes), answers: value(answers) }
     }
 }
 
 impl Traffic {
     /// What has passed since.
     pub fn since(self, before: Self) -> Self {
-        Self { packets: self.packets - before.packets, bytes: self.bytes - before.bytes }
+        Self {
+            packets: self.packets - before.packets,
+            bytes: self.bytes - before.bytes,
+            answers: self.answers - before.answers,
+        }
     }
 }
 
@@ -76,6 +84,9 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, totals: &Totals) {
         framer.push(&bytes[..len]);
         while let Some(frame) = framer.next_frame() {
             let frame = frame.expect("loopback damages nothing");
+            if matches!(frame.packet.body, Body::Done { .. }) {
+                totals.answers.fetch_add(1, Ordering::SeqCst);
+            }
             if is_of_a_transaction(&frame.packet.body) {
                 totals.packets.fetch_add(1, Ordering::SeqCst);
                 totals.bytes.fetch_add(frame.wire.len() as u64, Ordering::SeqCst);

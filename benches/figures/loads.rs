@@ -2,7 +2,7 @@
 
 use assured_rdma::adaptor::mesh::packet::HEADER_LEN;
 
-use super::bare::{Exchange, Way, each, round_trips};
+use super::bare::{Exchange, Way, round_trips, typical};
 use super::guest::ACCESS;
 use super::pair::Pair;
 use super::report::{Figure, Report, Samples, Target};
@@ -19,9 +19,9 @@ pub fn run(report: &mut Report, rounds: usize) {
         let message = load(ACCESS, pair.at(0), 8);
         let (mut loads, mut unix, mut tcp) = (Samples::default(), Samples::default(), Samples::default());
         for _ in 0..rounds {
-            loads.push(each(COUNT, || assert_eq!(pair.near.client.ask(&message), [0; 8])));
-            unix.push(round_trips(Way::Unix, wait, UNIX, COUNT));
-            tcp.push(round_trips(Way::Tcp, wait, TCP, COUNT));
+            loads.push(typical(COUNT, || assert_eq!(pair.near.client.ask(&message), [0; 8])));
+            unix.push(round_trips(Way::Unix, wait, UNIX, |exchange| typical(COUNT, exchange)));
+            tcp.push(round_trips(Way::Tcp, wait, TCP, |exchange| typical(COUNT, exchange)));
         }
         let limit = unix.plus(&tcp);
         let micros = |samples: &Samples| samples.map(|seconds| seconds * 1e6);

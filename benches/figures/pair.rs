@@ -26,7 +26,7 @@ pub struct Pair {
     far: Guest<Wire>,
     /// Where the window begins.
     window: u64,
-    pub nodes: Vec<Node>,
+    _nodes: Vec<Node>,
     /// Goes last, when nobody is left in it.
     _place: Place,
 }
@@ -64,7 +64,7 @@ impl Pair {
         near.wait_for_life(FAR, far_life);
         far.wait_for_life(NEAR, near_life);
         let window = far.export(BUFFER, EXPORTED, READ | WRITE);
-        Self { near, far, window, nodes, _place: place }
+        Self { near, far, window, _nodes: nodes, _place: place }
     }
 
     /// An offset in BAR2 and BAR4 of the near guest.
@@ -111,10 +111,10 @@ pub fn attach(socket: &Path, memory: u64, wait: Wait) -> Guest<Wire> {
     Guest::over(Wire::connect(socket, wait), memory)
 }
 
-/// What makes an adaptor wait in this way; polling is its default.
+/// What makes an adaptor wait in this way; polling is its default. On a busy machine nothing shall fail because it is late.
 fn options(wait: Wait) -> &'static [&'static str] {
     match wait {
-        Wait::Block => &["--poll", "0s"],
-        Wait::Poll => &[],
+        Wait::Block => &["--poll", "0s", "--deadline", "4s"],
+        Wait::Poll => &["--deadline", "4s"],
     }
 }

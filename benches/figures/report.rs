@@ -24,10 +24,6 @@ impl Samples {
         median(self.0.iter().copied())
     }
 
-    pub fn max(&self) -> f64 {
-        self.0.iter().copied().fold(f64::NAN, f64::max)
-    }
-
     /// The median of the rounds' ratios.
     pub fn ratio(&self, limit: &Self) -> f64 {
         assert_eq!(self.0.len(), limit.0.len(), "both are measured in each round");

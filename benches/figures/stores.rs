@@ -30,8 +30,8 @@ pub fn run(report: &mut Report, rounds: usize) {
             stores.chunks(STORE).for_each(|store| pair.near.client.send(store));
             assert_eq!(pair.near.client.ask(&check), [0; 4]);
         }));
-        let unix = round_trips(Way::Unix, Wait::Poll, UNIX, BLOCKS);
-        limit.push(unix + round_trips(Way::Tcp, Wait::Poll, TCP, BLOCKS));
+        let unix = round_trips(Way::Unix, Wait::Poll, UNIX, |exchange| each(BLOCKS, exchange));
+        limit.push(unix + round_trips(Way::Tcp, Wait::Poll, TCP, |exchange| each(BLOCKS, exchange)));
     }
     let rate = |samples: &Samples| samples.map(|seconds| STORES as f64 / seconds / 1e6);
     let (batched, single, limit) = (rate(&batched), rate(&single), rate(&limit));

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use vfio_bindings::bindings::vfio;
 use vfio_user::{DmaMapFlags, DmaUnmapFlags, Server, ServerBackend, ServerRegion};
 
-use super::bare::{Exchange, Way, each, round_trips};
+use super::bare::{Exchange, Way, round_trips, typical};
 use super::report::{Figure, Report, Samples};
 use super::wire::{LOAD, Wait, Wire, load, store};
 
@@ -192,7 +192,7 @@ impl Client {
     fn round_trips(&mut self, wait: Wait) -> f64 {
         self.wire.set_wait(wait);
         self.load();
-        let time = each(ROUND_TRIPS, || self.load());
+        let time = typical(ROUND_TRIPS, || self.load());
         self.wire.set_wait(Wait::Block);
         time
     }
@@ -242,8 +242,14 @@ pub fn run(report: &mut Report, rounds: usize) {
             (each(singles.0.1), each(singles.1.1)),
             (batches.0.0, batches.1.0),
             (own_load, their_load),
-            (own_bare, round_trips(Way::Unix, Wait::Block, EXCHANGE, ROUND_TRIPS)),
-            (own_polled, round_trips(Way::Unix, Wait::Poll, EXCHANGE, ROUND_TRIPS)),
+            (
+                own_bare,
+                round_trips(Way::Unix, Wait::Block, EXCHANGE, |exchange| typical(ROUND_TRIPS, exchange)),
+            ),
+            (
+                own_polled,
+                round_trips(Way::Unix, Wait::Poll, EXCHANGE, |exchange| typical(ROUND_TRIPS, exchange)),
+            ),
         ];
         for (figure, (own, other)) in figures.iter_mut().zip(round) {
             figure.0.push(own);
