@@ -15,6 +15,9 @@ const TCP: Exchange = Exchange { request: HEADER_LEN, reply: HEADER_LEN + 8 };
 /// See the module.
 pub fn run(report: &mut Report, rounds: usize) {
     for (name, wait) in [("blocking", Wait::Block), ("polled", Wait::Poll)] {
+        if !report.wants(&format!("remote-load/{name}")) {
+            continue;
+        }
         let mut pair = Pair::start(wait);
         let message = load(ACCESS, pair.at(0), 8);
         let (mut loads, mut unix, mut tcp) = (Samples::default(), Samples::default(), Samples::default());

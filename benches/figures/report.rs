@@ -164,7 +164,8 @@ impl Report {
         self.names.is_empty() || self.names.iter().any(is_of)
     }
 
-    fn wants(&self, name: &str) -> bool {
+    /// Whether a figure is asked for.
+    pub fn wants(&self, name: &str) -> bool {
         self.names.is_empty() || self.names.iter().any(|part| name.contains(part.as_str()))
     }
 
