@@ -31,34 +31,62 @@ pub fn round_trips(
     exchange: Exchange,
     time: impl FnOnce(&mut dyn FnMut()) -> f64,
 ) -> f64 {
-    let (mut client, mut server) = pair(way);
-    for end in [&client, &server] {
-        end.set_nonblocking(wait == Wait::Poll).unwrap();
-    }
-    let (mut request, mut reply) = (vec![0; exchange.request], vec![0; exchange.reply]);
+    let (client, server) = pair(way, wait);
     thread::scope(|scope| {
-        scope.spawn(move || {
-            let (mut request, reply) = (vec![0; exchange.request], vec![0; exchange.reply]);
-            while receive(&mut server, &mut request) {
-                send(&mut server, &reply);
-            }
-        });
-        let mut round_trip = || {
-            request[0] ^= 1;
-            send(&mut client, &request);
-            assert!(receive(&mut client, &mut reply));
-        };
-        round_trip();
-        let seconds = time(&mut round_trip);
-        drop(client);
-        seconds
+        scope.spawn(move || answer(server, exchange, || {}));
+        ask(client, exchange, time)
     })
 }
 
-fn pair(way: Way) -> (Socket, Socket) {
-    if way == Way::Unix {
-        return Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
+/// The same of exchanges over a UNIX socket for each of which a thread in between makes one over TCP: a remote load's way, with nothing to
+/// be done on it.
+pub fn relayed(wait: Wait, unix: Exchange, tcp: Exchange, time: impl FnOnce(&mut dyn FnMut()) -> f64) -> f64 {
+    let (client, near) = pair(Way::Unix, wait);
+    let (mut relay, far) = pair(Way::Tcp, wait);
+    let (request, mut reply) = (vec![0; tcp.request], vec![0; tcp.reply]);
+    thread::scope(|scope| {
+        scope.spawn(move || answer(far, tcp, || {}));
+        scope.spawn(move || {
+            answer(near, unix, || {
+                send(&mut relay, &request);
+                assert!(receive(&mut relay, &mut reply));
+            });
+        });
+        ask(client, unix, time)
+    })
+}
+
+fn ask(mut client: Socket, exchange: Exchange, time: impl FnOnce(&mut dyn FnMut()) -> f64) -> f64 {
+    let (request, mut reply) = (vec![0; exchange.request], vec![0; exchange.reply]);
+    let mut round_trip = || {
+        send(&mut client, &request);
+        assert!(receive(&mut client, &mut reply));
+    };
+    round_trip();
+    time(&mut round_trip)
+}
+
+/// Answers until the other end is closed.
+fn answer(mut server: Socket, exchange: Exchange, mut meanwhile: impl FnMut()) {
+    let (mut request, reply) = (vec![0; exchange.request], vec![0; exchange.reply]);
+    while receive(&mut server, &mut request) {
+        meanwhile();
+        send(&mut server, &reply);
     }
+}
+
+fn pair(way: Way, wait: Wait) -> (Socket, Socket) {
+    let ends = match way {
+        Way::Unix => Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap(),
+        Way::Tcp => tcp_pair(),
+    };
+    for end in [&ends.0, &ends.1] {
+        end.set_nonblocking(wait == Wait::Poll).unwrap();
+    }
+    ends
+}
+
+fn tcp_pair() -> (Socket, Socket) {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into();
     let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     listener.bind(&address).unwrap();

@@ -26,7 +26,8 @@ pub struct Pair {
     far: Guest<Wire>,
     /// Where the window begins.
     window: u64,
-    _nodes: Vec<Node>,
+    /// The near guest's first.
+    pub nodes: Vec<Node>,
     /// Goes last, when nobody is left in it.
     _place: Place,
 }
@@ -64,7 +65,7 @@ impl Pair {
         near.wait_for_life(FAR, far_life);
         far.wait_for_life(NEAR, near_life);
         let window = far.export(BUFFER, EXPORTED, READ | WRITE);
-        Self { near, far, window, _nodes: nodes, _place: place }
+        Self { near, far, window, nodes, _place: place }
     }
 
     /// An offset in BAR2 and BAR4 of the near guest.

@@ -122,29 +122,31 @@ struct Found {
 /// Runs a test of ucx_perftest between two processes.
 fn ucx(test: &str, len: u64, count: usize) -> Found {
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port().to_string();
-    let (len, count) = (len.to_string(), count.to_string());
+    let (size, count) = (len.to_string(), count.to_string());
     let _server = Process::start(&["-p", &port]);
     let begin = Instant::now();
     loop {
         let arguments =
-            ["127.0.0.1", "-p", &port, "-t", test, "-s", &len, "-n", &count, "-w", "100", "-f", "-v"];
+            ["127.0.0.1", "-p", &port, "-t", test, "-s", &size, "-n", &count, "-w", "100", "-f", "-v"];
         // Until the server listens, the client ends with an error.
         if let Some(output) = Process::start(&arguments).wait() {
-            return parse(&output);
+            return parse(&output, len);
         }
         assert!(begin.elapsed() < PATIENCE, "ucx_perftest {test} does not come to an end");
     }
 }
 
-/// Takes the line of results apart: iterations, median and mean and overall latency in us, mean and overall rate in MiB/s, ...
-fn parse(output: &str) -> Found {
-    let line = output.lines().rfind(|line| line.starts_with(|first: char| first.is_ascii_digit()));
+/// Takes the line of results apart: iterations, median and mean and overall latency in us, mean and overall MiB/s, mean and overall
+/// transfers a second.
+fn parse(output: &str, len: u64) -> Found {
+    let line =
+        output.lines().map(str::trim).rfind(|line| line.starts_with(|first: char| first.is_ascii_digit()));
     let fields: Vec<f64> = line
         .unwrap_or_else(|| panic!("no results in {output:?}"))
         .split(',')
         .map(|n| n.parse().unwrap())
         .collect();
-    Found { rate: fields[5] * f64::from(1 << 20), latency: fields[1] / 1e6 }
+    Found { rate: fields[7] * len as f64, latency: fields[1] / 1e6 }
 }
 
 /// A process of ucx_perftest; killed when dropped.

@@ -109,10 +109,10 @@ impl Figure {
     fn target_text(&self) -> String {
         match self.target {
             Target::None => "-".to_owned(),
-            Target::RatioAtMost(most) => format!("ratio<={most}"),
-            Target::RatioAtLeast(least) => format!("ratio>={least}"),
-            Target::AtMost(most) => format!("value<={most}"),
-            Target::AtLeast(least) => format!("value>={least}"),
+            Target::RatioAtMost(most) => format!("ratio<={}", short(most)),
+            Target::RatioAtLeast(least) => format!("ratio>={}", short(least)),
+            Target::AtMost(most) => format!("value<={}", short(most)),
+            Target::AtLeast(least) => format!("value>={}", short(least)),
         }
     }
 
@@ -134,6 +134,12 @@ impl Figure {
             "target": self.target_text(), "met": self.met(),
         })
     }
+}
+
+/// A target's number, without a long tail of digits.
+fn short(number: f64) -> String {
+    let text = format!("{number:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// Four digits, or all of those before the point.
@@ -164,8 +170,12 @@ impl Report {
         self.names.is_empty() || self.names.iter().any(is_of)
     }
 
-    /// Whether a figure is asked for.
-    pub fn wants(&self, name: &str) -> bool {
+    /// Whether a figure is asked for whose name begins like this.
+    pub fn wants_any(&self, beginning: &str) -> bool {
+        self.wants(beginning) || self.names.iter().any(|part| part.starts_with(beginning))
+    }
+
+    fn wants(&self, name: &str) -> bool {
         self.names.is_empty() || self.names.iter().any(|part| name.contains(part.as_str()))
     }
 

@@ -3,12 +3,13 @@
 use assured_rdma::adaptor::mesh::packet::HEADER_LEN;
 
 use super::bare::{Exchange, Way, each, round_trips};
-use super::pair::{BLOCK, Pair};
+use super::pair::{BLOCK, EXPORTED, Pair};
 use super::report::{Figure, Report, Samples, Target};
 use super::wire::{LOAD, STORE, Wait};
 
 /// Blocks in a round.
 const BLOCKS: usize = 100;
+const MEGABYTES: usize = 20;
 const STORES: usize = BLOCK as usize / 8;
 /// The same bytes over bare sockets: the stores and the check, and a write and its answer.
 const UNIX: Exchange = Exchange { request: STORES * STORE + LOAD, reply: LOAD + 4 };
@@ -44,4 +45,20 @@ pub fn run(report: &mut Report, rounds: usize) {
     report.add(
         Figure::new("posted-stores/checked-single-sends", &single, "M/s").against(&single, &limit, what),
     );
+    memory(report, &mut pair);
+}
+
+/// What the two adaptors hold for themselves when megabytes were posted as fast as they take them.
+fn memory(report: &mut Report, pair: &mut Pair) {
+    let messages = [pair.stores(EXPORTED, 7), pair.check(EXPORTED)].concat();
+    let mut held = [Samples::default(), Samples::default()];
+    for _ in 0..MEGABYTES {
+        assert_eq!(pair.near.client.ask(&messages), [0; 4]);
+        for (held, node) in held.iter_mut().zip(&pair.nodes) {
+            held.push(node.memory() as f64 / f64::from(1 << 20));
+        }
+    }
+    for (held, end) in held.iter().zip(["near", "far"]) {
+        report.add(Figure::new(format!("posted-stores/1MiB-memory-{end}"), held, "MiB"));
+    }
 }
