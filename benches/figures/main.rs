@@ -71,7 +71,7 @@ const GROUPS: [Group; 7] = [
     Group {
         name: "peers",
         about: "UCX over TCP, where its ucx_perftest is installed",
-        rounds: (5, 2),
+        rounds: (5, 3),
         run: peers::run,
     },
     Group {

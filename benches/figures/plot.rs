@@ -38,15 +38,16 @@ impl Chart {
         let mut chart = ChartBuilder::on(&root)
             .caption(self.title, ("sans-serif", 20))
             .margin(12)
+            .margin_right(40)
             .x_label_area_size(44)
             .y_label_area_size(76)
-            .build_cartesian_2d(xs.log_scale(), ys.log_scale())
+            .build_cartesian_2d(xs.log_scale().base(4.0), ys.log_scale())
             .unwrap();
         chart
             .configure_mesh()
             .x_desc(self.x)
             .y_desc(self.y)
-            .x_label_formatter(&|value| value.to_string())
+            .x_label_formatter(&|value| binary(*value))
             .y_label_formatter(&|value| value.to_string())
             .light_line_style(TRANSPARENT)
             .draw()
@@ -74,4 +75,13 @@ impl Chart {
 fn range(values: impl Iterator<Item = f64> + Clone, room: f64) -> Range<f64> {
     let least = values.clone().fold(f64::INFINITY, f64::min);
     least / room..values.fold(0.0, f64::max) * room
+}
+
+/// A number with as many of the binary prefixes as it takes.
+fn binary(value: f64) -> String {
+    match value {
+        1_048_576.0.. => format!("{} Mi", value / 1_048_576.0),
+        1024.0.. => format!("{} Ki", value / 1024.0),
+        _ => value.to_string(),
+    }
 }

@@ -44,7 +44,10 @@ impl Samples {
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    // One in the middle, or two.
+    let middle = values.len() / 2;
+    let lower = values.len().saturating_sub(1) / 2;
+    values.get(lower..=middle).map_or(f64::NAN, |middle| middle.iter().sum::<f64>() / middle.len() as f64)
 }
 
 /// What a figure is to reach.
