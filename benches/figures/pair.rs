@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::guest::{ACCESS, ASSURANCE, Guest, READ, REGISTERS, WINDOW, WRITE};
 use super::node::{Node, Place};
+use super::queue::{Operation, Queue, register};
 use super::wire::{Wait, Wire, load, store};
 
 /// The near guest's node, and the far one's. An adaptor with two buses can have both.
@@ -15,14 +16,21 @@ pub const EXPORTED: u64 = 1 << 20;
 pub const BLOCK: u64 = 4096;
 /// Where they are in the far guest's memory.
 const BUFFER: u64 = 1 << 20;
-const MEMORY: u64 = BUFFER + EXPORTED;
+/// Where queues are.
+const RINGS: u64 = BUFFER + EXPORTED;
+const ENTRIES: u32 = 1024;
+const MEMORY: u64 = RINGS + Queue::size(ENTRIES);
+const DOMAIN: u32 = 1;
 
 const RANGE_START: u64 = 0x108;
 const RANGE_STATUS: u64 = 0x118;
 
+/// The guest that starts everything.
+pub type Near = Guest<Wire>;
+
 /// See the module.
 pub struct Pair {
-    pub near: Guest<Wire>,
+    pub near: Near,
     far: Guest<Wire>,
     /// Where the window begins.
     window: u64,
@@ -78,6 +86,13 @@ impl Pair {
         self.far.memory(BUFFER + offset)
     }
 
+    /// A queue of the near guest, for transfers between its memory and what the far one exports.
+    pub fn engine(&mut self) -> Engine {
+        let key = register(&mut self.near, DOMAIN, BUFFER, EXPORTED);
+        let queue = Queue::create(&mut self.near, DOMAIN, RINGS, ENTRIES);
+        Engine { queue, key, window: self.window }
+    }
+
     /// Messages that store `len` bytes, 8 at a time, all of them `value`.
     pub fn stores(&self, len: u64, value: u64) -> Vec<u8> {
         (0..len).step_by(8).flat_map(|offset| store(ACCESS, self.at(offset), &value.to_le_bytes())).collect()
@@ -103,6 +118,29 @@ impl Pair {
         for offset in (0..len).step_by(8) {
             message[16..24].copy_from_slice(&self.at(offset).to_le_bytes());
             assert_eq!(self.near.client.ask(&message), value.to_le_bytes(), "at {offset:#x}");
+        }
+    }
+}
+
+/// A queue, and what its operations are about.
+pub struct Engine {
+    pub queue: Queue,
+    key: u32,
+    window: u64,
+}
+
+impl Engine {
+    /// The operation of this number: each is about the bytes behind those of the one before, and at the end they begin again.
+    pub fn operation(&self, opcode: u8, len: u64, number: u64) -> Operation {
+        let at = number * len % EXPORTED;
+        Operation {
+            opcode,
+            node: FAR,
+            remote: self.window + at,
+            len,
+            key: self.key,
+            local: at,
+            ..Operation::default()
         }
     }
 }

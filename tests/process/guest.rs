@@ -12,7 +12,7 @@ use vmm_sys_util::eventfd::EventFd;
 use super::node::PATIENCE;
 
 pub const REGISTERS: u32 = 0;
-const IO: u32 = 1;
+pub const IO: u32 = 1;
 pub const ACCESS: u32 = 2;
 pub const ASSURANCE: u32 = 4;
 const CONFIG: u32 = 7;
@@ -42,7 +42,7 @@ pub const WINDOW: u64 = 256 << 20;
 /// The size of a node's window of the I/O space.
 const IO_WINDOW: u64 = 64 << 10;
 /// The size of each part of the region for I/O, with 16 nodes.
-const IO_PART: u64 = 16 * IO_WINDOW;
+pub const IO_PART: u64 = 16 * IO_WINDOW;
 /// How much memory a guest has, from address 0, where nothing else is said.
 const MEMORY: u64 = 1 << 20;
 const DESCRIPTOR: u64 = 0x1000;
@@ -90,7 +90,7 @@ impl Bus for Client {
 pub struct Guest<B = Client> {
     /// The way to the device.
     pub client: B,
-    memory: GuestMemoryMmap,
+    pub memory: GuestMemoryMmap,
     cookie: u32,
 }
 
@@ -204,36 +204,44 @@ impl<B: Bus> Guest<B> {
 
     /// Exports `len` bytes of memory at `address` to every node; gives the offset in this node's window.
     pub fn export(&mut self, address: u64, len: u64, rights: u32) -> u64 {
-        self.cookie += 1;
+        let list = self.write_list(address, len);
+        let nodes = [0x40, 0x48, 0x50, 0x58].map(|at| (at, u64::MAX, 8));
+        let fields =
+            [(0x10, u64::MAX, 8), (0x18, len, 8), (0x20, rights.into(), 4), (0x24, 1, 4), (0x28, list, 8)];
+        self.command(1, &[&fields[..], &nodes].concat()).unwrap()
+    }
+
+    /// Writes a list of one run for a command; where it is.
+    pub fn write_list(&mut self, address: u64, len: u64) -> u64 {
         let mut list = [0; 4096];
         list[..8].copy_from_slice(&address.to_le_bytes());
         list[8..16].copy_from_slice(&len.to_le_bytes());
         self.memory.write_slice(&list, GuestAddress(LIST)).unwrap();
+        LIST
+    }
+
+    /// Has a command carried out, with these fields in its descriptor: where they stand, their values, their bytes. Gives the result, or
+    /// the status that says why there is none.
+    pub fn command(&mut self, opcode: u32, fields: &[(usize, u64, usize)]) -> Result<u64, u32> {
+        self.cookie += 1;
         let mut descriptor = [0; 128];
-        for (at, word) in [
-            (0x00, u32::from_le_bytes(*b"ARDC")),
-            (0x04, self.cookie),
-            (0x08, 1),
-            (0x10, u32::MAX),
-            (0x14, u32::MAX),
-            (0x18, u32::try_from(len).unwrap()),
-            (0x20, rights),
-            (0x24, 1),
-            (0x28, u32::try_from(LIST).unwrap()),
-        ] {
-            descriptor[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        let own = [(0x00, u32::from_le_bytes(*b"ARDC"), 4), (0x04, self.cookie, 4), (0x08, opcode, 4)];
+        let own = own.map(|(at, value, len)| (at, u64::from(value), len));
+        for &(at, value, len) in own.iter().chain(fields) {
+            descriptor[at..at + len].copy_from_slice(&value.to_le_bytes()[..len]);
         }
-        descriptor[0x40..0x60].fill(0xff);
         self.memory.write_slice(&descriptor, GuestAddress(DESCRIPTOR)).unwrap();
         self.set_register(COMMAND_ADDRESS, DESCRIPTOR, 8);
         self.set_register(COMMAND_COOKIE, self.cookie.into(), 4);
-        self.set_register(COMMAND, 1, 4);
+        self.set_register(COMMAND, opcode.into(), 4);
         let begin = Instant::now();
         while self.register(COMMAND_STATUS) == 1 {
             assert!(begin.elapsed() < PATIENCE, "the command does not end");
         }
-        assert_eq!(self.register(COMMAND_STATUS), 0);
-        self.wide_register(COMMAND_RESULT)
+        match self.register(COMMAND_STATUS) {
+            0 => Ok(self.wide_register(COMMAND_RESULT)),
+            status => Err(status),
+        }
     }
 
     /// Places BAR0.

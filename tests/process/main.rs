@@ -15,6 +15,8 @@ mod machine;
 mod messages;
 mod node;
 mod proxy;
+#[allow(dead_code)]
+mod queue;
 mod router;
 mod strangers;
 
