@@ -26,7 +26,8 @@ pub const KEEPALIVE: Duration = Duration::from_secs(2);
 pub const TIMING: Timing = Timing { deadline: DEADLINE, lease: LEASE, keepalive: KEEPALIVE };
 pub const WINDOW: u64 = 4 << 20;
 /// Guest memory: commands in the first pages, the exported window behind.
-pub const MEMORY: usize = 0x20_000;
+/// What is behind that is for the DMA engine.
+pub const MEMORY: usize = 0x60_000;
 pub const EXPORTED: u64 = 0x10_000;
 pub const EXPORT_LEN: u64 = 0x10_000;
 
@@ -499,10 +500,19 @@ impl World {
         }
     }
 
+    /// The node looks at the rings of its DMA engine that need no doorbell.
+    pub fn probe(&mut self, id: NodeId) {
+        self.execute_operations(id, Adaptor::poll_probe);
+    }
+
     fn execute_memory_operations(&mut self, id: NodeId) {
+        self.execute_operations(id, Adaptor::poll_memory);
+    }
+
+    fn execute_operations(&mut self, id: NodeId, poll: fn(&mut Adaptor, Instant) -> Option<MemoryOperation>) {
         let now = self.now;
         let node = self.nodes.get_mut(&id).unwrap();
-        while let Some(operation) = node.adaptor.poll_memory(now) {
+        while let Some(operation) = poll(&mut node.adaptor, now) {
             let home = operation.home();
             let memory = match home {
                 Home::Hosted(device) => &mut node.devices[usize::from(device.0)],
@@ -512,7 +522,8 @@ impl World {
                 MemoryOperation::Read { id, segments, .. } => (id, collect(memory, &segments)),
                 MemoryOperation::Write { id: operation, segments, data, .. } => {
                     for segment in segments.iter().filter(|_| home == Home::Guest) {
-                        if let Some(offset) = segment.address.checked_sub(EXPORTED) {
+                        let offset = segment.address.checked_sub(EXPORTED);
+                        if let Some(offset) = offset.filter(|&offset| offset < EXPORT_LEN) {
                             self.executions.push(Execution { node: id, offset, data: data.clone() });
                         }
                     }

@@ -194,14 +194,17 @@ impl Queue {
     /// How many more entries may be taken now.
     pub(super) fn room(&self) -> u32 {
         let taken = self.head.wrapping_sub(self.written);
-        let room = self.shape.entries.min(MAX_TAKEN).saturating_sub(taken);
-        match self.resume_at {
-            // What comes from there on is executed, so that all before it has to have ended.
-            Some(at) if self.has_failed && !self.operations.is_empty() => {
-                room.min(u32::try_from(at.wrapping_sub(self.head).cast_signed()).unwrap_or(0))
-            }
-            _ => room,
-        }
+        if self.may_take() { self.shape.entries.min(MAX_TAKEN).saturating_sub(taken) } else { 0 }
+    }
+
+    /// Whether the next entry may be taken: one that is to be executed after an error has to wait for all before it.
+    pub(super) fn may_take(&self) -> bool {
+        !self.resumes() || self.operations.is_empty()
+    }
+
+    /// Whether the next entry is one from which on entries are executed again.
+    fn resumes(&self) -> bool {
+        self.has_failed && self.resume_at.is_some_and(|at| self.head.wrapping_sub(at).cast_signed() >= 0)
     }
 
     /// Whether another request may be under way.
@@ -233,12 +236,7 @@ impl Queue {
 
     /// Takes an operation in.
     pub(super) fn take(&mut self, operation: Operation) {
-        if self.has_failed
-            && self.operations.is_empty()
-            && self.resume_at.is_some_and(|at| self.head.wrapping_sub(at).cast_signed() >= 0)
-        {
-            self.has_failed = false;
-        }
+        self.has_failed &= !self.resumes();
         self.head = self.head.wrapping_add(1);
         self.operations.push_back(operation);
     }

@@ -107,6 +107,7 @@ impl Ways {
 }
 
 #[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
 mod tests {
     use super::*;
 
@@ -131,7 +132,11 @@ mod tests {
         for _ in 0..2 * FIRST / LEAST {
             ways.free(at(200), NODE, LEAST, Some(at(2)), &mut wake);
         }
-        assert_eq!(fill(&mut ways), FIRST, "what was sent before the allowance was halved does not halve it again");
+        assert_eq!(
+            fill(&mut ways),
+            FIRST,
+            "what was sent before the allowance was halved does not halve it again"
+        );
         for _ in 0..100 {
             ways.free(at(400), NODE, LEAST, Some(at(200)), &mut wake);
             ways.take(NODE, LEAST, 1);
