@@ -106,6 +106,11 @@
 
 #define ARDMA_CONTROL_RESET		(1U << 0)
 
+/* INVENTORY_SELECT, and the bit of INVENTORY_RIGHTS that is no right. */
+#define ARDMA_INVENTORY_ENTRY(node, index) ((index) << 8 | (node))
+#define ARDMA_INVENTORY_INDEX_MAX	0xffffff
+#define ARDMA_INVENTORY_IO		(1U << 3)
+
 /* Node table: an entry of 16 bytes for each of 256 node ids. */
 #define ARDMA_NODE_TABLE		0x1000
 #define ARDMA_NODE_ENTRY_SIZE		0x10
@@ -185,6 +190,7 @@
 #define ARDMA_CODE_TARGET_FAULT		0x85
 #define ARDMA_CODE_BAD_KEY		0x86
 #define ARDMA_CODE_BAD_REQUEST		0x87
+#define ARDMA_CODE_LOCAL_FAULT		0x88
 #define ARDMA_CODE_TIMEOUT		0xc1
 #define ARDMA_CODE_PEER_RESTARTED	0xc2
 #define ARDMA_CODE_LINK_LOST		0xc3

@@ -28,13 +28,14 @@ struct ardma_descriptor {
 	__le64 list;
 	__le64 zero1[2];
 	__le64 nodes[4];
-	__le64 zero2[3];
+	u8 name[ARDMA_NAME_SIZE];
 	__le64 proof;
 };
 
 static_assert(sizeof(struct ardma_descriptor) == ARDMA_DESCRIPTOR_SIZE);
 static_assert(offsetof(struct ardma_descriptor, list) == 0x28);
 static_assert(offsetof(struct ardma_descriptor, nodes) == 0x40);
+static_assert(offsetof(struct ardma_descriptor, name) == 0x60);
 static_assert(offsetof(struct ardma_descriptor, proof) == 0x78);
 
 int ardma_mailbox_create(struct ardma_adaptor *adaptor)
@@ -168,6 +169,7 @@ int ardma_command_export(struct ardma_adaptor *adaptor, struct ardma_grant *gran
 	descriptor->list = cpu_to_le64(ardma_run_list_bus(&grant->list));
 	for (i = 0; i < ARRAY_SIZE(grant->nodes); i++)
 		descriptor->nodes[i] = cpu_to_le64(grant->nodes[i]);
+	memcpy(descriptor->name, grant->name, sizeof(descriptor->name));
 	ret = ardma_command(adaptor, ARDMA_CMD_EXPORT, get_random_u32());
 	if (ret)
 		return ret;

@@ -37,6 +37,7 @@ static int ardma_space_range(struct ardma_adaptor *adaptor, u32 space, u64 *star
 /* What a window of either kind has to keep to. */
 static int ardma_check_window(struct ardma_adaptor *adaptor, const struct ardma_grant *window)
 {
+	size_t name = strnlen(window->name, sizeof(window->name));
 	u64 start, end, any = 0;
 	int i;
 
@@ -44,6 +45,8 @@ static int ardma_check_window(struct ardma_adaptor *adaptor, const struct ardma_
 		any |= window->nodes[i];
 	if (!any || !window->rights || (window->rights & ~ARDMA_RIGHTS) ||
 	    ardma_space_range(adaptor, window->space, &start, &end))
+		return -EINVAL;
+	if (memchr_inv(window->name + name, 0, sizeof(window->name) - name))
 		return -EINVAL;
 	if (!ardma_page_aligned(window->length) || !window->length ||
 	    window->length > end - start)
@@ -199,6 +202,7 @@ int ardma_export(struct ardma_file *file, struct ardma_export *argument)
 	if (!ardma_page_aligned(argument->address))
 		return -EINVAL;
 	memcpy(window.nodes, argument->nodes, sizeof(window.nodes));
+	memcpy(window.name, argument->name, sizeof(window.name));
 	ret = ardma_check_window(adaptor, &window);
 	if (!ret)
 		ret = ardma_check_shared(adaptor);
@@ -241,6 +245,7 @@ static int ardma_export_bar_locked(struct ardma_file *file, struct ardma_export_
 		return ret;
 	window.length = argument->length;
 	memcpy(window.nodes, argument->nodes, sizeof(window.nodes));
+	memcpy(window.name, argument->name, sizeof(window.name));
 	ret = ardma_check_window(adaptor, &window);
 	if (ret)
 		goto err_give;

@@ -22,6 +22,7 @@ union ardma_argument {
 	struct ardma_spaces spaces;
 	struct ardma_read_ahead read_ahead;
 	struct ardma_listen listen;
+	struct ardma_inventory inventory;
 };
 
 static int ardma_call_info(struct ardma_file *file, union ardma_argument *argument)
@@ -180,6 +181,11 @@ static int ardma_call_listen(struct ardma_file *file, union ardma_argument *argu
 	return ardma_listen(file, &argument->listen);
 }
 
+static int ardma_call_inventory(struct ardma_file *file, union ardma_argument *argument)
+{
+	return ardma_inventory(file->adaptor, &argument->inventory);
+}
+
 /* Indexed by number; there are gaps. */
 static const struct ardma_call {
 	unsigned int number;
@@ -194,6 +200,7 @@ static const struct ardma_call {
 	[_IOC_NR(ARDMA_IOC_EVENTS)] = { ARDMA_IOC_EVENTS, ardma_call_events },
 	[_IOC_NR(ARDMA_IOC_RESET)] = { ARDMA_IOC_RESET, ardma_call_reset },
 	[_IOC_NR(ARDMA_IOC_EXPORT_BAR)] = { ARDMA_IOC_EXPORT_BAR, ardma_call_export_bar },
+	[_IOC_NR(ARDMA_IOC_INVENTORY)] = { ARDMA_IOC_INVENTORY, ardma_call_inventory },
 	[_IOC_NR(ARDMA_IOC_LISTEN)] = { ARDMA_IOC_LISTEN, ardma_call_listen },
 	[_IOC_NR(ARDMA_IOC_RANGE)] = { ARDMA_IOC_RANGE, ardma_call_range },
 	[_IOC_NR(ARDMA_IOC_FAILED)] = { ARDMA_IOC_FAILED, ardma_call_failed },

@@ -9,11 +9,13 @@ use assured_rdma::adaptor::address::{Geometry, Location, NodeId, NodeSet, Place,
 use assured_rdma::adaptor::buses::Buses;
 use assured_rdma::adaptor::inventory::Name;
 use assured_rdma::adaptor::master::{HostedWindow, Rights};
-use assured_rdma::adaptor::memory::{AtomicAction, DeviceId, Home, MemoryFault, MemoryOperation, Segment};
+use assured_rdma::adaptor::memory::{
+    AtomicAction, DeviceId, Home, MemoryFault, MemoryOperation, Segment, Source,
+};
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::mesh::packet::Incarnation;
 use assured_rdma::adaptor::random::Random;
-use assured_rdma::adaptor::transaction::{Finished, Request, RequestKind, TransactionId};
+use assured_rdma::adaptor::transaction::{Finished, Payload, Request, RequestKind, TransactionId};
 use assured_rdma::adaptor::{Adaptor, Busy, Event, Instant, LoadTag, Region, Settings, backplane};
 use assured_rdma::router::Paths;
 use bytes::Bytes;
@@ -281,7 +283,14 @@ impl World {
     }
 
     /// Hands in a bulk transaction. How it ends comes to [`Self::ends`].
-    pub fn bulk(&mut self, at: NodeId, node: NodeId, offset: u64, id: TransactionId, kind: RequestKind) {
+    pub fn bulk(
+        &mut self,
+        at: NodeId,
+        node: NodeId,
+        offset: u64,
+        id: TransactionId,
+        kind: RequestKind<Payload>,
+    ) {
         let now = self.now;
         let request = Request { id, place: Place { node, at: Location::memory(offset) }, kind, posted: now };
         self.adaptor(at).handle_bulk(now, request);
@@ -459,9 +468,11 @@ impl World {
         let places = self.processes[&host].places.clone();
         loop {
             places.iter().for_each(|&place| self.execute_memory_operations(place));
-            let adaptors = self.nodes.iter_mut().filter(|(place, _)| places.contains(place));
-            let mut adaptors: Vec<_> = adaptors.map(|(_, node)| &mut node.adaptor).collect();
-            if !backplane::exchange(now, &mut adaptors) {
+            let nodes = self.nodes.iter_mut().filter(|(place, _)| places.contains(place));
+            let (mut adaptors, memories): (Vec<_>, BTreeMap<_, _>) =
+                nodes.map(|(&place, node)| (&mut node.adaptor, (place, &node.memory))).unzip();
+            let load = |node, source: &Source| collect(memories[&node], &source.segments);
+            if !backplane::exchange(now, &mut adaptors, load) {
                 break;
             }
         }
@@ -471,7 +482,8 @@ impl World {
                 let buses = process.buses;
                 let packet = process.paths.serve(link, |from, to| {
                     let place = places[buses.number(from).unwrap()];
-                    nodes.get_mut(&place).unwrap().adaptor.poll_packet(now, to)
+                    let Node { adaptor, memory, .. } = nodes.get_mut(&place).unwrap();
+                    adaptor.poll_packet(now, to, &mut |source| collect(memory, &source.segments))
                 });
                 let Some(packet) = packet else { break };
                 let mut wire = Vec::new();

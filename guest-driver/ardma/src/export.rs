@@ -2,6 +2,7 @@
 
 use crate::abi;
 use crate::error::{CallKind, Error};
+use crate::inventory::Name;
 use crate::mapping::Memory;
 use crate::place::{Nodes, Place, Space};
 use std::fs::File;
@@ -21,12 +22,21 @@ pub struct ExportOptions {
     pub write: bool,
     /// Which nodes may.
     pub nodes: Nodes,
+    /// By which these find it in their lists.
+    pub name: Name,
 }
 
 impl Default for ExportOptions {
-    /// All nodes may read and write; it is in the memory space, and the adaptor chooses the offset.
+    /// All nodes may read and write; it is in the memory space, has no name, and the adaptor chooses the offset.
     fn default() -> Self {
-        Self { space: Space::Memory, offset: None, read: true, write: true, nodes: Nodes::ALL }
+        Self {
+            space: Space::Memory,
+            offset: None,
+            read: true,
+            write: true,
+            nodes: Nodes::ALL,
+            name: Name::NONE,
+        }
     }
 }
 
@@ -100,6 +110,7 @@ impl Export {
             rights: options.rights(),
             space: options.space.number(),
             nodes: options.nodes.words(),
+            name: options.name.bytes(),
         };
         // SAFETY: the memory is reached by volatile accesses only, and stays mapped at least as long as
         // the window, which is dropped before it. (Where that fails the module keeps the pages pinned.)

@@ -12,9 +12,7 @@ use super::keys::Key;
 use super::operation::Operation;
 use crate::adaptor::Instant;
 use crate::adaptor::master::CommandStatus;
-use crate::adaptor::memory::Segment;
 use crate::adaptor::messages::Coalescing;
-use crate::adaptor::status::Code;
 use crate::adaptor::transaction::TransactionId;
 
 /// The number of a queue, which is that of its doorbell page.
@@ -78,24 +76,6 @@ pub(super) enum Rest {
     LastLook,
 }
 
-/// A transaction that waits for what it writes.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Part {
-    pub(super) id: TransactionId,
-    pub(super) source: Source,
-}
-
-/// Where the data of a transaction is.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Source {
-    /// It needs none.
-    None,
-    /// It is here already.
-    Here(Bytes),
-    /// In local memory.
-    Memory(Vec<Segment>),
-}
-
 /// The scatter list of the operation that is handed out.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum List {
@@ -122,10 +102,6 @@ pub(super) struct Queue {
     /// Which operation is handed out next.
     pub(super) cursor: usize,
     pub(super) list: List,
-    /// Transactions that wait for their data, while it is read.
-    pub(super) gathering: VecDeque<Part>,
-    /// The same, to be read one by one, because they could not be together.
-    pub(super) single: VecDeque<Part>,
     /// What was read elsewhere and goes to local memory.
     pub(super) landings: VecDeque<(TransactionId, Bytes)>,
     pub(super) requests: u32,
@@ -165,8 +141,6 @@ impl Queue {
             operations: VecDeque::new(),
             cursor: 0,
             list: List::Unread,
-            gathering: VecDeque::new(),
-            single: VecDeque::new(),
             landings: VecDeque::new(),
             requests: 0,
             bytes: 0,
@@ -267,9 +241,6 @@ impl Queue {
         }
         self.done.len() > before
     }
-
-    /// What ends an operation that is not begun, after an error.
-    pub(super) const FLUSHED: Code = Code::Flushed;
 
     /// Whether an armed completion is there: at once, or at a time, or not.
     pub(super) fn alarm(&mut self, now: Instant) -> Alarm {

@@ -5,6 +5,7 @@
 mod assurance;
 mod errors;
 mod interface;
+mod inventory;
 mod io;
 mod local;
 mod remote;
@@ -20,6 +21,9 @@ use tap::{Problem, Tap, Verdict};
 const SCRATCH: u64 = 64 << 10;
 /// Bytes that the tests of the I/O space need there.
 const IO_SCRATCH: u64 = 8 << 10;
+
+/// The groups of tests.
+const GROUPS: [&str; 6] = ["local", "remote", "errors", "io", "assurance", "inventory"];
 
 /// Arguments of `ardma test`.
 #[derive(Debug, Default, clap::Args)]
@@ -45,8 +49,8 @@ pub struct Arguments {
     /// Where in its I/O space it does: 8K that this node may read and write, and nothing in the 4K before them.
     #[arg(long, value_name = "OFFSET", value_parser = parse_size, requires = "peer")]
     io: Option<u64>,
-    /// Run only this group: local, remote, errors, io or assurance. May be given more than once.
-    #[arg(long, value_name = "NAME", value_parser = ["local", "remote", "errors", "io", "assurance"])]
+    /// Run only this group: local, remote, errors, io, assurance or inventory. May be given more than once.
+    #[arg(long, value_name = "NAME", value_parser = GROUPS)]
     group: Vec<String>,
     /// Show the tests and run none.
     #[arg(long)]
@@ -117,7 +121,7 @@ fn clear(window: &RemoteWindow) -> Verdict {
 /// Every test, in the order in which they run.
 fn cases() -> impl Iterator<Item = &'static Case> {
     let groups = [local::CASES, interface::CASES, remote::CASES, errors::CASES, io::CASES, assurance::CASES];
-    groups.into_iter().flatten()
+    groups.into_iter().chain([inventory::CASES]).flatten()
 }
 
 /// Runs or lists the tests.
@@ -158,7 +162,7 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         let titles: BTreeSet<_> = text.lines().collect();
         assert_eq!(titles.len(), cases().count());
-        for group in ["local", "remote", "errors", "io", "assurance"] {
+        for group in GROUPS {
             assert!(titles.iter().any(|title| title.starts_with(&format!("{group}: "))), "{group}");
         }
         assert!(titles.iter().all(|title| title.ends_with(']')));
