@@ -85,6 +85,8 @@
 #define ARDMA_REG_MESSAGE_COALESCE_TIME	0x01a4
 #define ARDMA_REG_MESSAGES_RECEIVED	0x01a8
 #define ARDMA_REG_EVENT_VECTOR		0x01b0
+#define ARDMA_REG_QUEUE_VECTOR		0x01b4
+#define ARDMA_REG_QUEUE_READY		0x01b8
 #define ARDMA_REG_INVENTORY_SELECT	0x01c0
 #define ARDMA_REG_INVENTORY_COUNT	0x01c4
 #define ARDMA_REG_INVENTORY_VERSION	0x01c8
@@ -149,10 +151,15 @@
 #define ARDMA_CMD_EXPORT		1
 #define ARDMA_CMD_UNEXPORT		2
 #define ARDMA_CMD_PROBE			3
+#define ARDMA_CMD_REGISTER		4
+#define ARDMA_CMD_DEREGISTER		5
+#define ARDMA_CMD_CREATE_QUEUE		6
+#define ARDMA_CMD_DESTROY_QUEUE		7
 
 /* In the descriptor, beside the rights: the window is in the I/O space. */
 #define ARDMA_CMD_FLAG_BUS		(1U << 2)
 #define ARDMA_CMD_FLAG_IO		(1U << 3)
+#define ARDMA_CMD_FLAG_FAR		(1U << 5)
 
 #define ARDMA_CMD_STATUS_OK		0
 #define ARDMA_CMD_STATUS_BUSY		1
@@ -164,6 +171,7 @@
 #define ARDMA_CMD_STATUS_NO_SPACE	7
 #define ARDMA_CMD_STATUS_TOO_MANY	8
 #define ARDMA_CMD_STATUS_NOT_FOUND	9
+#define ARDMA_CMD_STATUS_IN_USE		10
 
 /*
  * The codes in a status word, which a load from the assurance space returns: the reads' code in
@@ -180,6 +188,8 @@
 #define ARDMA_CODE_ACCESS_DENIED	0x83
 #define ARDMA_CODE_BAD_SIZE		0x84
 #define ARDMA_CODE_TARGET_FAULT		0x85
+#define ARDMA_CODE_BAD_KEY		0x86
+#define ARDMA_CODE_BAD_REQUEST		0x87
 #define ARDMA_CODE_LOCAL_FAULT		0x88
 #define ARDMA_CODE_TIMEOUT		0xc1
 #define ARDMA_CODE_PEER_RESTARTED	0xc2
