@@ -34,12 +34,18 @@ pub fn run(report: &mut Report, rounds: usize) {
     let directions = [(WRITING, "write"), (READING, "read")];
     let mut rates: Vec<_> = (0..directions.len() * SIZES.len()).map(|_| Samples::default()).collect();
     let mut latencies = [Samples::default(), Samples::default(), Samples::default()];
+    let wanted = |report: &Report, direction: &str, size: &str| {
+        report.wants_any(&format!("engine/{direction}-{size}"))
+    };
     for _ in 0..rounds {
         limits.push(STREAMS.iter().map(|&len| stream(len, STREAM_BYTES)).fold(0.0, f64::max));
         let mut samples = rates.iter_mut();
-        for (opcode, _) in directions {
-            for (len, _, count) in SIZES {
-                samples.next().unwrap().push(engine.rate(&mut pair.near, opcode, len, count));
+        for (opcode, direction) in directions {
+            for (len, size, count) in SIZES {
+                let samples = samples.next().unwrap();
+                if wanted(report, direction, size) {
+                    samples.push(engine.rate(&mut pair.near, opcode, len, count));
+                }
             }
         }
         for (samples, (opcode, _)) in latencies.iter_mut().zip(directions) {
@@ -51,6 +57,9 @@ pub fn run(report: &mut Report, rounds: usize) {
     for (_, direction) in directions {
         for (len, size, _) in SIZES {
             let operations = samples.next().unwrap();
+            if !wanted(report, direction, size) {
+                continue;
+            }
             let rate = operations.map(|rate| rate * len as f64);
             let name = format!("engine/{direction}-{size}");
             report.add(match len {
