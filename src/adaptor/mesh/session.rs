@@ -356,8 +356,9 @@ impl Session {
                 let known = self.former.iter().position(|(life, _)| *life == from);
                 let known =
                     known.and_then(|index| self.former.remove(index)).map(|(_, responders)| responders);
-                let mut responders =
-                    known.unwrap_or_else(|| PerChannel::new(|_| Responder::new(self.lease, self.window)));
+                let mut responders = known.unwrap_or_else(|| {
+                    PerChannel::new(|channel| Responder::new(self.lease, self.window.of(channel)))
+                });
                 for channel in Channel::ALL {
                     let current = &mut self.flows.get_mut(channel).responder;
                     core::mem::swap(responders.get_mut(channel), current);
