@@ -2,14 +2,16 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use vfio_bindings::bindings::vfio;
 use vfio_user::Client;
-use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
+use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemory, GuestMemoryMmap, VolatileMemory};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::node::PATIENCE;
+use super::queue::{self, Shared};
 
 const REGISTERS: u32 = 0;
 const IO: u32 = 1;
@@ -44,7 +46,7 @@ const IO_WINDOW: u64 = 64 << 10;
 /// The size of each part of the region for I/O, with 16 nodes.
 const IO_PART: u64 = 16 * IO_WINDOW;
 /// How much memory a guest has, from address 0.
-const MEMORY: u64 = 1 << 20;
+pub const MEMORY: u64 = 16 << 20;
 const DESCRIPTOR: u64 = 0x1000;
 const LIST: u64 = 0x2000;
 
@@ -60,6 +62,16 @@ pub struct Message {
     pub doorbell: u8,
     pub size: u8,
     pub data: u64,
+}
+
+impl Shared for Guest {
+    fn load(&self, at: u64, out: &mut [u8]) {
+        self.memory.read_slice(out, GuestAddress(at)).unwrap();
+    }
+
+    fn store(&self, at: u64, bytes: &[u8]) {
+        self.memory.write_slice(bytes, GuestAddress(at)).unwrap();
+    }
 }
 
 /// A guest with a driver: memory that it shares with the adaptor, and the device.
@@ -194,6 +206,65 @@ impl Guest {
         }
         assert_eq!(self.register(COMMAND_STATUS), 0);
         self.wide_register(COMMAND_RESULT)
+    }
+
+    /// Gives a command with these fields of 8 bytes in its descriptor, and returns its status and its result.
+    pub fn command(&mut self, opcode: u32, fields: &[(usize, u64)]) -> (u32, u64) {
+        self.cookie += 1;
+        let mut descriptor = queue::descriptor(fields);
+        for (at, word) in [(0, u32::from_le_bytes(*b"ARDC")), (4, self.cookie), (8, opcode)] {
+            descriptor[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        }
+        self.memory.write_slice(&descriptor, GuestAddress(DESCRIPTOR)).unwrap();
+        self.set_register(COMMAND_ADDRESS, DESCRIPTOR, 8);
+        self.set_register(COMMAND_COOKIE, self.cookie.into(), 4);
+        self.set_register(COMMAND, opcode.into(), 4);
+        let begin = Instant::now();
+        while self.register(COMMAND_STATUS) == 1 {
+            assert!(begin.elapsed() < PATIENCE, "the command does not end");
+        }
+        (self.register(COMMAND_STATUS), self.wide_register(COMMAND_RESULT))
+    }
+
+    /// Writes a register of BAR0.
+    pub fn write_register(&mut self, offset: u64, value: u32) {
+        self.set_register(offset, value.into(), 4);
+    }
+
+    /// Registers `len` bytes of memory at `address` for the DMA engine.
+    pub fn register_memory(&mut self, address: u64, len: u64, domain: u32) -> u32 {
+        let mut list = [0; 4096];
+        list[..8].copy_from_slice(&address.to_le_bytes());
+        list[8..16].copy_from_slice(&len.to_le_bytes());
+        self.memory.write_slice(&list, GuestAddress(LIST)).unwrap();
+        let fields = [(0x18, len), (0x20, 3 | 1 << 32), (0x28, LIST), (0x30, domain.into())];
+        let (status, key) = self.command(4, &fields);
+        assert_eq!(status, 0);
+        u32::try_from(key).unwrap()
+    }
+
+    /// Writes to a queue's doorbell page.
+    pub fn ring_queue(&mut self, number: u32, offset: u64, value: u32) {
+        let at = 3 * IO_PART + u64::from(number) * queue::PAGE + offset;
+        self.client.region_write(IO, at, &value.to_le_bytes()).unwrap();
+    }
+
+    /// Stores of this guest's own CPU.
+    pub fn set_memory(&self, address: u64, bytes: &[u8]) {
+        self.memory.write_slice(bytes, GuestAddress(address)).unwrap();
+    }
+
+    /// This guest's own CPU adds to a number, at once.
+    pub fn add(&self, address: u64, value: u64) {
+        let place = self.memory.get_slice(GuestAddress(address), 8).unwrap();
+        place.get_atomic_ref::<AtomicU64>(0).unwrap().fetch_add(value, Ordering::SeqCst);
+    }
+
+    /// What this guest's own CPU sees, of any length.
+    pub fn memory_of(&self, address: u64, len: usize) -> Vec<u8> {
+        let mut data = vec![0; len];
+        self.memory.read_slice(&mut data, GuestAddress(address)).unwrap();
+        data
     }
 
     /// Places BAR0.
