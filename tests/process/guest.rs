@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use vfio_bindings::bindings::vfio;
 use vfio_user::Client;
-use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemory, GuestMemoryMmap, VolatileMemory};
+use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileMemory};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::node::PATIENCE;
