@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::bare::{Exchange, Way, round_trips, stream, typical};
 use super::pair::{Engine, Near, Pair};
-use super::queue::{READING, WRITING};
+use super::queue::{READ, WRITE};
 use super::report::{Figure, Report, Samples, Target};
 use super::wire::Wait;
 
@@ -33,7 +33,7 @@ pub fn run(report: &mut Report, rounds: usize) {
     let mut pair = Pair::start(Wait::Poll);
     let mut engine = pair.engine();
     let mut limits = Samples::default();
-    let directions = [(WRITING, "write"), (READING, "read")];
+    let directions = [(WRITE, "write"), (READ, "read")];
     let mut rates: Vec<_> = (0..directions.len() * SIZES.len()).map(|_| Samples::default()).collect();
     let mut latencies = [Samples::default(), Samples::default(), Samples::default()];
     let wanted = |report: &Report, direction: &str, size: &str| {
@@ -100,7 +100,7 @@ impl Engine {
             }
             posted += room;
             if room > 0 {
-                self.queue.ring(near);
+                self.ring(near);
             }
             let before = ended;
             while let Some(completion) = self.queue.poll(near) {
@@ -118,7 +118,7 @@ impl Engine {
     /// One operation, from its posting to its completion.
     fn one(&mut self, near: &mut Near, opcode: u8, len: u64) {
         self.queue.post(near, &self.operation(opcode, len, 0));
-        self.queue.ring(near);
+        self.ring(near);
         loop {
             if let Some(completion) = self.queue.poll(near) {
                 return assert_eq!(completion.status, 0);

@@ -23,7 +23,7 @@ mod node;
 mod pair;
 mod peers;
 mod plot;
-#[path = "../../tests/process/queue.rs"]
+#[path = "../../tests/support/queue.rs"]
 #[allow(dead_code)]
 mod queue;
 mod report;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::guest::{ACCESS, ASSURANCE, Guest, READ, REGISTERS, WINDOW, WRITE};
 use super::node::{Node, Place};
-use super::queue::{Operation, Queue, register};
+use super::queue::{COMPLETION_SIZE, Entry, HEAD_SIZE, Queue, SUBMISSION_SIZE, SUBMITTED};
 use super::wire::{Wait, Wire, load, store};
 
 /// The near guest's node, and the far one's. An adaptor with two buses can have both.
@@ -19,7 +19,10 @@ const BUFFER: u64 = 1 << 20;
 /// Where queues are.
 const RINGS: u64 = BUFFER + EXPORTED;
 const ENTRIES: u32 = 1024;
-const MEMORY: u64 = RINGS + Queue::size(ENTRIES);
+/// The completions, behind the submissions and their own head.
+const COMPLETIONS: u64 = ENTRIES as u64 * SUBMISSION_SIZE + HEAD_SIZE;
+const RINGS_SIZE: u64 = (COMPLETIONS + ENTRIES as u64 * COMPLETION_SIZE).next_multiple_of(4096);
+const MEMORY: u64 = RINGS + RINGS_SIZE;
 const DOMAIN: u32 = 1;
 
 const RANGE_START: u64 = 0x108;
@@ -88,9 +91,10 @@ impl Pair {
 
     /// A queue of the near guest, for transfers between its memory and what the far one exports.
     pub fn engine(&mut self) -> Engine {
-        let key = register(&mut self.near, DOMAIN, BUFFER, EXPORTED);
-        let queue = Queue::create(&mut self.near, DOMAIN, RINGS, ENTRIES);
-        Engine { queue, key, window: self.window }
+        let key = self.near.register_memory(BUFFER, EXPORTED, DOMAIN);
+        let rings = self.near.register_memory(RINGS, RINGS_SIZE, DOMAIN);
+        let number = self.near.create_queue(rings, DOMAIN, (0, COMPLETIONS), ENTRIES);
+        Engine { queue: Queue::new(RINGS, RINGS + COMPLETIONS, ENTRIES), number, key, window: self.window }
     }
 
     /// Messages that store `len` bytes, 8 at a time, all of them `value`.
@@ -125,22 +129,30 @@ impl Pair {
 /// A queue, and what its operations are about.
 pub struct Engine {
     pub queue: Queue,
+    number: u32,
     key: u32,
     window: u64,
 }
 
 impl Engine {
+    /// Rings the doorbell, where it has to be.
+    pub fn ring(&self, near: &mut Near) {
+        if self.queue.must_ring(near) {
+            near.ring_queue(self.number, SUBMITTED, self.queue.posted);
+        }
+    }
+
     /// The operation of this number: each is about the bytes behind those of the one before, and at the end they begin again.
-    pub fn operation(&self, opcode: u8, len: u64, number: u64) -> Operation {
+    pub fn operation(&self, opcode: u8, len: u64, number: u64) -> Entry {
         let at = number * len % EXPORTED;
-        Operation {
+        Entry {
             opcode,
             node: FAR,
             remote: self.window + at,
             len,
             key: self.key,
             local: at,
-            ..Operation::default()
+            ..Entry::default()
         }
     }
 }

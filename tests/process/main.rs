@@ -6,6 +6,7 @@
 mod bus;
 mod buses;
 mod chaos;
+mod engine;
 mod guest;
 mod hosted;
 mod hostile;
@@ -15,7 +16,8 @@ mod machine;
 mod messages;
 mod node;
 mod proxy;
-#[allow(dead_code)]
+#[allow(dead_code)] // what the others use of it
+#[path = "../support/queue.rs"]
 mod queue;
 mod router;
 mod strangers;

@@ -95,6 +95,8 @@ pub(super) struct Queue {
     pub(super) head: u32,
     /// Entries from there on that were seen to be posted.
     pub(super) known: u32,
+    /// Entries that are read at once: more where more are found.
+    pub(super) reach: u32,
     /// The ring has to be looked at.
     pub(super) look: bool,
     pub(super) is_reading: bool,
@@ -136,6 +138,7 @@ impl Queue {
             shape,
             head: 0,
             known: 0,
+            reach: 0,
             look: false,
             is_reading: false,
             operations: VecDeque::new(),

@@ -97,7 +97,7 @@ impl Engine {
         if room == 0 || queue.is_reading {
             return None;
         }
-        let count = queue.known.saturating_mul(2).clamp(LEAST_ENTRIES, MOST_ENTRIES).min(room);
+        let count = queue.reach.clamp(LEAST_ENTRIES, MOST_ENTRIES).min(room);
         let (shape, head) = (queue.shape, queue.head);
         let segments = self.places(number, shape.submissions, SUBMISSION_SIZE, head, count)?;
         let queue = self.queue(number)?;
@@ -148,6 +148,8 @@ impl Engine {
             posted = posted.saturating_add(1);
         }
         queue.known = posted.saturating_sub(queue.head.wrapping_sub(head));
+        // Those that were taken, those that are known, and as many again.
+        queue.reach = posted.saturating_mul(2);
         queue.look |= posted > 0;
         if posted > 0 {
             self.wake(now, number, false);
