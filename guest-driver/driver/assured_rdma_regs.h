@@ -157,7 +157,6 @@
 /* In the descriptor, beside the rights: the window is in the I/O space. */
 #define ARDMA_CMD_FLAG_BUS		(1U << 2)
 #define ARDMA_CMD_FLAG_IO		(1U << 3)
-#define ARDMA_CMD_FLAG_BEYOND		(1U << 5)
 
 /* Queues of the DMA engine. */
 #define ARDMA_QUEUE_NONE		(~0U)	/* QUEUE_READY: no queue */
@@ -196,6 +195,8 @@
 #define ARDMA_CODE_ACCESS_DENIED	0x83
 #define ARDMA_CODE_BAD_SIZE		0x84
 #define ARDMA_CODE_TARGET_FAULT		0x85
+#define ARDMA_CODE_BAD_KEY		0x86
+#define ARDMA_CODE_BAD_REQUEST		0x87
 #define ARDMA_CODE_TIMEOUT		0xc1
 #define ARDMA_CODE_PEER_RESTARTED	0xc2
 #define ARDMA_CODE_LINK_LOST		0xc3

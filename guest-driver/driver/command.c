@@ -156,8 +156,7 @@ static struct ardma_descriptor *ardma_command_prepare(struct ardma_adaptor *adap
 static u32 ardma_command_flags(const struct ardma_grant *grant)
 {
 	return (grant->space == ARDMA_SPACE_IO ? ARDMA_CMD_FLAG_IO : 0) |
-	       (grant->of_bar ? ARDMA_CMD_FLAG_BUS : 0) |
-	       (grant->beyond ? ARDMA_CMD_FLAG_BEYOND : 0);
+	       (grant->of_bar ? ARDMA_CMD_FLAG_BUS : 0);
 }
 
 /* Makes the window and sets its offset; wanted may be ARDMA_OFFSET_ANY. */

@@ -197,7 +197,6 @@ struct ardma_grant {
 	u64 name[3];
 	u32 rights;
 	u32 space;				/* ARDMA_SPACE_* */
-	bool beyond;				/* it may lie beyond the window size */
 	bool lost;				/* the adaptor let go of it; memory is given back */
 };
 

@@ -11,6 +11,8 @@
 #include "driver.h"
 
 #define ARDMA_RIGHTS	(ARDMA_RIGHT_READ | ARDMA_RIGHT_WRITE | ARDMA_RIGHT_ATOMIC)
+/* What only the memory space has. */
+#define ARDMA_MEMORY_RIGHTS	(ARDMA_RIGHT_ATOMIC | ARDMA_RIGHT_BEYOND)
 /* Offsets of a node, of which its window shows the first. */
 #define ARDMA_OFFSETS	(1ULL << ARDMA_ADDR_NODE_SHIFT)
 
@@ -44,13 +46,14 @@ static int ardma_check_window(struct ardma_adaptor *adaptor, const struct ardma_
 
 	for (i = 0; i < ARRAY_SIZE(window->nodes); i++)
 		any |= window->nodes[i];
-	if (!any || !window->rights || (window->rights & ~ARDMA_RIGHTS) ||
+	if (!any || !(window->rights & ARDMA_RIGHTS) ||
+	    (window->rights & ~(ARDMA_RIGHTS | ARDMA_RIGHT_BEYOND)) ||
 	    ardma_space_range(adaptor, window->space, &start, &end))
 		return -EINVAL;
-	if ((window->rights & ARDMA_RIGHT_ATOMIC) &&
+	if ((window->rights & ARDMA_MEMORY_RIGHTS) &&
 	    (window->space == ARDMA_SPACE_IO || window->of_bar))
 		return -EINVAL;
-	if (window->beyond)
+	if (window->rights & ARDMA_RIGHT_BEYOND)
 		end = ARDMA_OFFSETS;
 	if (!ardma_page_aligned(window->length) || !window->length ||
 	    window->length > end - start)
@@ -233,7 +236,7 @@ int ardma_export(struct ardma_file *file, struct ardma_export *argument)
 	if (!grant)
 		return -ENOMEM;
 	ret = ardma_memory_pin(&grant->memory, argument->address, argument->length,
-			       argument->rights & ARDMA_RIGHT_WRITE);
+			       argument->rights & (ARDMA_RIGHT_WRITE | ARDMA_RIGHT_ATOMIC));
 	if (ret)
 		goto err_free;
 	ret = ardma_grant_begin(adaptor, grant, &argument->offset, &kept);
@@ -314,7 +317,8 @@ static int ardma_export_key_locked(struct ardma_file *file, struct ardma_grant *
 	if (!ardma_page_aligned(argument->start) || argument->start > registration->length ||
 	    argument->length > registration->length - argument->start)
 		return -EINVAL;
-	if ((argument->rights & ~ARDMA_RIGHT_READ) && !registration->memory.writable)
+	if ((argument->rights & (ARDMA_RIGHT_WRITE | ARDMA_RIGHT_ATOMIC)) &&
+	    !registration->memory.writable)
 		return -EACCES;
 	grant->registration = registration;
 	grant->start = argument->start;
@@ -336,13 +340,12 @@ int ardma_export_key(struct ardma_file *file, struct ardma_export_key *argument)
 		.length = argument->length,
 		.rights = argument->rights,
 		.space = ARDMA_SPACE_MEMORY,
-		.beyond = argument->flags & ARDMA_EXPORT_BEYOND,
 	};
 	struct ardma_grant *grant;
 	bool kept;
 	int ret;
 
-	if (argument->reserved || (argument->flags & ~ARDMA_EXPORT_BEYOND))
+	if (argument->reserved)
 		return -EINVAL;
 	memcpy(window.nodes, argument->nodes, sizeof(window.nodes));
 	memcpy(window.name, argument->name, sizeof(window.name));

@@ -5,6 +5,7 @@
 
 use crate::error::Error;
 use crate::word::{load_bytes, store_bytes};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
@@ -22,6 +23,10 @@ pub(crate) struct Mapping {
 // SAFETY: the addresses are of the process and not of a thread; `&self` methods of the users of a
 // mapping make single volatile accesses, which may run beside each other.
 unsafe impl Send for Mapping {}
+
+// SAFETY: as above. Two threads at one place may see parts of each other's bytes, as with the other parties that
+// change this memory at any time; nothing relies on whole values but words that are accessed at once.
+unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps part of a device file, shared.
@@ -97,6 +102,36 @@ impl Memory {
         self.0.length as u64
     }
 
+    /// The address of `length` bytes from `offset` on.
+    #[inline]
+    pub(crate) fn at(&self, offset: u64, length: usize) -> Result<*mut u8, Error> {
+        self.0.at(offset, length)
+    }
+
+    /// Fills `length` bytes from a file.
+    ///
+    /// # Errors
+    /// [`Error::Outside`] where not all are inside, [`Error::File`] where the file has fewer or can't be read.
+    pub fn read_file(&self, offset: u64, file: &File, from: u64, length: usize) -> Result<(), Error> {
+        let to = self.at(offset, length)?;
+        // SAFETY: `to` has that many bytes of this mapping behind it; the kernel writes them, no reference does.
+        all_of(length, from, |done, at| unsafe {
+            libc::pread(file.as_raw_fd(), to.add(done).cast(), length.saturating_sub(done), at)
+        })
+    }
+
+    /// Writes `length` bytes to a file.
+    ///
+    /// # Errors
+    /// As [`Memory::read_file`].
+    pub fn write_file(&self, offset: u64, file: &File, to: u64, length: usize) -> Result<(), Error> {
+        let from = self.at(offset, length)?;
+        // SAFETY: `from` has that many bytes of this mapping behind it; the kernel reads them, as they are then.
+        all_of(length, to, |done, at| unsafe {
+            libc::pwrite(file.as_raw_fd(), from.add(done).cast(), length.saturating_sub(done), at)
+        })
+    }
+
     /// Copies bytes out, as they are now.
     ///
     /// # Errors
@@ -156,6 +191,24 @@ impl Memory {
     pub fn address(&self) -> u64 {
         self.0.base.as_ptr().expose_provenance() as u64
     }
+}
+
+/// Calls until all bytes are done: with how many were, and where in the file the next one is.
+fn all_of(length: usize, start: u64, mut call: impl FnMut(usize, libc::off_t) -> isize) -> Result<(), Error> {
+    let mut done = 0_usize;
+    while done < length {
+        let at = start.checked_add(done as u64).and_then(|at| libc::off_t::try_from(at).ok());
+        let at = at.ok_or_else(|| Error::File(io::Error::from_raw_os_error(libc::EOVERFLOW)))?;
+        match usize::try_from(call(done, at)) {
+            Ok(0) => return Err(Error::File(io::ErrorKind::UnexpectedEof.into())),
+            Ok(count) => done = done.saturating_add(count),
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(Error::File(error)),
+            },
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

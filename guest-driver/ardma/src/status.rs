@@ -105,6 +105,10 @@ codes! {
     BadSize = 0x84, "BAD_SIZE", "bad size";
     /// The memory behind the window did not answer.
     TargetFault = 0x85, "TARGET_FAULT", "target fault";
+    /// The engine: no such key, or it does not grant this.
+    BadKey = 0x86, "BAD_KEY", "no such key";
+    /// The engine: the entry in the ring is malformed.
+    BadRequest = 0x87, "BAD_REQUEST", "malformed request";
     /// The answer did not come before the deadline.
     Timeout = 0xc1, "TIMEOUT", "timeout";
     /// The node was restarted or reset while the access was under way.

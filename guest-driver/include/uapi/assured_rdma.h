@@ -129,6 +129,8 @@ struct ardma_node {
 #define ARDMA_RIGHT_READ	(1U << 0)	/* other nodes may read */
 #define ARDMA_RIGHT_WRITE	(1U << 1)	/* other nodes may write */
 #define ARDMA_RIGHT_ATOMIC	(1U << 4)	/* other nodes may do atomics; not in the I/O space */
+/* No right: it may lie beyond the window size, below 2^48, where DMA engines reach it, and accesses do not. */
+#define ARDMA_RIGHT_BEYOND	(1U << 5)
 
 /* ardma_export.offset: the adaptor chooses. */
 #define ARDMA_OFFSET_ANY	(~0ULL)
@@ -435,9 +437,6 @@ struct ardma_destroy_queue {
 	__u64 doorbell;		/* in: as ARDMA_IOC_CREATE_QUEUE gave it */
 };
 
-/* Bits of ardma_export_key.flags. */
-#define ARDMA_EXPORT_BEYOND	(1U << 0)	/* it may lie beyond the window size, where only engines reach it */
-
 /*
  * ARDMA_IOC_EXPORT_KEY: makes a window of registered memory, in the memory space. It ends by
  * ARDMA_IOC_UNEXPORT. Errors as of ARDMA_IOC_EXPORT, but for:
@@ -454,8 +453,7 @@ struct ardma_export_key {
 	__u64 offset;		/* in, or ARDMA_OFFSET_ANY; out: in this node's window */
 	__u64 nodes[4];		/* in: who has them: bit n % 64 of word n / 64 */
 	__u64 name[3];		/* in: 24 bytes, filled up with zeros; as other nodes find it */
-	__u32 flags;		/* in: ARDMA_EXPORT_* */
-	__u32 reserved;		/* zero */
+	__u64 reserved;		/* zero */
 };
 
 #define ARDMA_IOC_MAGIC		0xe9

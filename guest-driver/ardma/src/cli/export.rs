@@ -55,6 +55,12 @@ pub struct Arguments {
     /// Other nodes may only write.
     #[arg(long)]
     write_only: bool,
+    /// Other nodes may do atomics on it.
+    #[arg(long, conflicts_with_all = ["io", "pci"])]
+    atomic: bool,
+    /// It may lie beyond the window size, where DMA engines reach it (`ardma copy` does), and loads and stores do not.
+    #[arg(long, conflicts_with_all = ["io", "pci"])]
+    beyond: bool,
     /// Which nodes may: ids and ranges such as 1,3-5, or all.
     #[arg(long, default_value = "all")]
     nodes: Nodes,
@@ -121,6 +127,8 @@ pub fn run(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Res
         offset: arguments.at,
         read: !arguments.write_only,
         write: !arguments.read_only,
+        atomic: arguments.atomic,
+        beyond: arguments.beyond,
         nodes: arguments.nodes,
     };
     if let Some(function) = arguments.pci {
