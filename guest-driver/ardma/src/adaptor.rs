@@ -327,6 +327,25 @@ impl Adaptor {
         }
     }
 
+    /// Waits until a link changes, at most for `time`. It takes the events that there are.
+    ///
+    /// # Errors
+    /// As [`Adaptor::events`] and [`Adaptor::wait`].
+    pub fn await_link_change(&self, time: Duration) -> Result<(), Error> {
+        if time.is_zero() {
+            return Ok(());
+        }
+        // Old events would end the wait at once.
+        self.events()?;
+        let start = std::time::Instant::now();
+        while let Some(left) = time.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
+            if self.wait(left)? && self.events()? & abi::EVENT_LINK != 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Resets the adaptor. The windows of all programs are lost, and so are logged errors.
     ///
     /// # Errors
