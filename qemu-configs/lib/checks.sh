@@ -127,7 +127,7 @@ refusals() {
 
 peer_dies() {
     check "node 2: exports memory" exports 2 victim 16M
-    check "node 1: is copying into it" copy_begins 1 2 victim "ardma copy $PAYLOAD $place"
+    check "node 1: is copying into it" copy_begins 1 2 victim "ardma copy --pio $PAYLOAD $place"
     check "node 1: node 2's adaptor is killed: the outcome of what was under way is unknown" copy_meets_death
     check "node 1: sees the link go down" in_guest 1 20 "ardma wait 2 --down"
     check "node 1: a write now: link down" refuses 1 'link down' "ardma write $place 1"

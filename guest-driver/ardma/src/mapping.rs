@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The unit of mappings and exports in bytes.
 pub const PAGE: u64 = 4096;
@@ -106,6 +107,21 @@ impl Memory {
     #[inline]
     pub(crate) fn at(&self, offset: u64, length: usize) -> Result<*mut u8, Error> {
         self.0.at(offset, length)
+    }
+
+    /// Adds to 8 bytes at an offset that is a multiple of 8, wrapping, as one step for everybody: processors and DMA engines.
+    /// Returns what they were. (Emulated machines with one processor only are no such everybody.)
+    ///
+    /// # Errors
+    /// [`Error::Outside`] and [`Error::Misaligned`]; nothing was changed then.
+    pub fn fetch_add(&self, offset: u64, value: u64) -> Result<u64, Error> {
+        if !offset.is_multiple_of(8) {
+            return Err(Error::Misaligned { offset, size: 8 });
+        }
+        let at = self.at(offset, 8)?;
+        // SAFETY: the address is inside the mapping, which outlives this call, and aligned.
+        let word = unsafe { AtomicU64::from_ptr(at.cast()) };
+        Ok(word.fetch_add(value, Ordering::SeqCst))
     }
 
     /// Fills `length` bytes from a file.
@@ -236,6 +252,30 @@ mod tests {
         assert_eq!(&tail, b"abcdef");
         assert!(matches!(Memory::new(0), Err(Error::Memory { .. })));
         assert!(matches!(Memory::new(u64::MAX), Err(Error::Memory { .. })));
+    }
+
+    #[test]
+    fn additions_are_of_aligned_words() {
+        let memory = Memory::new(PAGE).unwrap();
+        assert_eq!(memory.fetch_add(8, 3).unwrap(), 0);
+        assert_eq!(memory.fetch_add(8, u64::MAX).unwrap(), 3);
+        assert_eq!(memory.fetch_add(8, 0).unwrap(), 2);
+        assert!(matches!(memory.fetch_add(4, 1), Err(Error::Misaligned { .. })));
+        assert!(matches!(memory.fetch_add(PAGE, 1), Err(Error::Outside { .. })));
+    }
+
+    #[test]
+    fn files_are_read_and_written() {
+        let file = crate::remote_tests::file(10_000);
+        let memory = Memory::new(PAGE * 2).unwrap();
+        memory.write(5, b"some bytes").unwrap();
+        memory.write_file(5, &file, 7000, 10).unwrap();
+        memory.read_file(4096, &file, 7000, 10).unwrap();
+        let mut back = [0; 10];
+        memory.read(4096, &mut back).unwrap();
+        assert_eq!(&back, b"some bytes");
+        assert!(matches!(memory.read_file(0, &file, 9999, 2), Err(Error::File(_))));
+        assert!(matches!(memory.read_file(8190, &file, 0, 3), Err(Error::Outside { .. })));
     }
 
     #[test]

@@ -20,6 +20,7 @@ one line:
   load FILE           loaded BYTES FILE
   dump FILE [LENGTH]  dumped BYTES FILE
   peek OFFSET LENGTH  peek HEX
+  add OFFSET COUNT    added COUNT
   quit                the export ends
 A command that fails is answered by `error TEXT`. At the end of its input it holds the export until SIGTERM, SIGINT or SIGHUP
 (on a terminal it ends, unless --hold is given). A script drives it with a fifo which it keeps open itself:
@@ -96,6 +97,7 @@ enum Command {
     Load(PathBuf),
     Dump(PathBuf, Option<u64>),
     Peek(u64, u64),
+    Add(u64, u64),
     Quit,
 }
 
@@ -111,9 +113,10 @@ impl Command {
             ["dump", file] => Ok(Self::Dump(file.into(), None)),
             ["dump", file, length] => Ok(Self::Dump(file.into(), Some(size(length)?))),
             ["peek", offset, length] => Ok(Self::Peek(size(offset)?, size(length)?)),
+            ["add", offset, count] => Ok(Self::Add(size(offset)?, size(count)?)),
             ["quit"] => Ok(Self::Quit),
             _ => Err(format!(
-                "'{line}': use sha256 [LENGTH], fill BYTE, load FILE, dump FILE [LENGTH], peek OFFSET LENGTH or quit"
+                "'{line}': use sha256 [LENGTH], fill BYTE, load FILE, dump FILE [LENGTH], peek OFFSET LENGTH, add OFFSET COUNT or quit"
             )),
         }
     }
@@ -225,6 +228,12 @@ fn execute(memory: &Memory, command: &Command, size: u64) -> Result<String, Fail
             memory.read(*offset, &mut bytes)?;
             Ok(format!("peek {}", hex(&bytes)))
         }
+        Command::Add(offset, count) => {
+            for _ in 0..*count {
+                memory.fetch_add(*offset, 1)?;
+            }
+            Ok(format!("added {count}"))
+        }
         Command::Quit => Ok(String::new()),
     }
 }
@@ -287,6 +296,8 @@ mod tests {
         let answer = |line: &str| execute(&memory, &Command::parse(line).unwrap(), 5000).unwrap();
         memory.write(3, b"abc").unwrap();
         assert_eq!(answer("peek 2 5"), "peek 0061626300");
+        assert_eq!(answer("add 8 300"), "added 300");
+        assert_eq!(answer("peek 8 2"), "peek 2c01");
         assert_eq!(answer("fill 97"), "ok");
         assert_eq!(
             answer("sha256 3"),

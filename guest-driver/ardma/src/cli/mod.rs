@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod assurance;
+pub mod atomic;
 pub mod bulk;
 pub mod commands;
 pub mod copy;
@@ -50,6 +51,10 @@ enum Command {
     ReadAhead(assurance::ReadAheadArguments),
     /// Copy a file to another node's memory or back by the DMA engine, with a check of each operation.
     Copy(copy::Arguments),
+    /// Add to 8 bytes of another node's memory, as one step for everybody.
+    Add(atomic::AddArguments),
+    /// Replace 8 bytes of another node's memory if they have an expected value; status 1 if not.
+    Swap(atomic::SwapArguments),
     /// Measure bandwidth and latency to another node.
     Perf(perf::Arguments),
     /// Send messages to a doorbell of another node, and check.
@@ -169,6 +174,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Failed(failed) => assurance::failed(&adaptor, failed, out),
         Command::ReadAhead(read_ahead) => assurance::read_ahead(&adaptor, read_ahead, out),
         Command::Copy(copy) => copy::run(&adaptor, copy, out),
+        Command::Add(add) => atomic::add(&adaptor, add, out),
+        Command::Swap(swap) => atomic::swap(&adaptor, swap, out),
         Command::Perf(perf) => perf::run(&adaptor, perf, out),
         Command::Ring(ring) => message::ring(&adaptor, ring, out),
         Command::Listen(listen) => message::listen(&adaptor, listen, out),

@@ -3,6 +3,7 @@
 //! Each test names the line of the contract, or the paper, that it holds the system to.
 
 mod assurance;
+mod engine;
 mod errors;
 mod interface;
 mod io;
@@ -24,7 +25,7 @@ const IO_SCRATCH: u64 = 8 << 10;
 /// Arguments of `ardma test`.
 #[derive(Debug, Default, clap::Args)]
 #[command(
-    after_help = "On the peer run `ardma export 64K --at OFFSET`, and for --io `ardma export 8K --io --at 0xe000`. Tests that lack an argument are skipped."
+    after_help = "On the peer run `ardma export 64K --atomic --at OFFSET`, and for --io `ardma export 8K --io --at 0xe000`. Tests that lack an argument are skipped."
 )]
 pub struct Arguments {
     /// The node that exports scratch memory for the tests.
@@ -45,8 +46,11 @@ pub struct Arguments {
     /// Where in its I/O space it does: 8K that this node may read and write, and nothing in the 4K before them.
     #[arg(long, value_name = "OFFSET", value_parser = parse_size, requires = "peer")]
     io: Option<u64>,
-    /// Run only this group: local, remote, errors, io or assurance. May be given more than once.
-    #[arg(long, value_name = "NAME", value_parser = ["local", "remote", "errors", "io", "assurance"])]
+    /// A doorbell to which the peer listens.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(0..64), requires = "peer")]
+    doorbell: Option<u8>,
+    /// Run only this group: local, remote, errors, io, assurance or engine. May be given more than once.
+    #[arg(long, value_name = "NAME", value_parser = ["local", "remote", "errors", "io", "assurance", "engine"])]
     group: Vec<String>,
     /// Show the tests and run none.
     #[arg(long)]
@@ -117,7 +121,7 @@ fn clear(window: &RemoteWindow) -> Verdict {
 /// Every test, in the order in which they run.
 fn cases() -> impl Iterator<Item = &'static Case> {
     let groups = [local::CASES, interface::CASES, remote::CASES, errors::CASES, io::CASES, assurance::CASES];
-    groups.into_iter().flatten()
+    groups.into_iter().flatten().chain(engine::cases())
 }
 
 /// Runs or lists the tests.
@@ -158,7 +162,7 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         let titles: BTreeSet<_> = text.lines().collect();
         assert_eq!(titles.len(), cases().count());
-        for group in ["local", "remote", "errors", "io", "assurance"] {
+        for group in ["local", "remote", "errors", "io", "assurance", "engine"] {
             assert!(titles.iter().any(|title| title.starts_with(&format!("{group}: "))), "{group}");
         }
         assert!(titles.iter().all(|title| title.ends_with(']')));
