@@ -68,7 +68,7 @@ sha256_matches() {
 # What the peers' tests reach for: memory with every right, for reading only, and for a node that does not exist; and memory
 # in the I/O space, up to its end.
 suite_exports() {
-    exports "$1" scratch 64K && scratch[$1]=$place || return
+    exports "$1" scratch 64K --atomic && scratch[$1]=$place || return
     exports "$1" readonly 8K --read-only && read_only[$1]=$place || return
     exports "$1" denied 8K --nodes 15 && denied[$1]=$place || return
     exports "$1" ports 8K --io --at 0xe000 && ports[$1]=$place

@@ -74,9 +74,9 @@ fn killed(context: &Context) -> Verdict {
 fn all_given_back(context: &Context) -> Verdict {
     let mut bench = bench(context)?;
     // More queues in all than an adaptor has at a time, each at another moment of its start.
-    for round in 0..40 {
+    for reads in (0..400_u32).step_by(10) {
         let writer = Writer::start(context)?;
-        for _ in 0..round * 10 {
+        for _ in 0..reads {
             bench.done(Operation::read(bench.place, bench.memory.part(0, 4096)?))?;
         }
         writer.kill()?;
