@@ -105,10 +105,10 @@ codes! {
     BadSize = 0x84, "BAD_SIZE", "bad size";
     /// The memory behind the window did not answer.
     TargetFault = 0x85, "TARGET_FAULT", "target fault";
-    /// The engine: no such key, or it does not grant this.
+    /// The operation names local memory that is not registered for it, or can't be reached.
     BadKey = 0x86, "BAD_KEY", "no such key";
-    /// The engine: the entry in the ring is malformed.
-    BadRequest = 0x87, "BAD_REQUEST", "malformed request";
+    /// The entry that asks for the operation has no meaning.
+    BadRequest = 0x87, "BAD_REQUEST", "bad request";
     /// The answer did not come before the deadline.
     Timeout = 0xc1, "TIMEOUT", "timeout";
     /// The node was restarted or reset while the access was under way.
