@@ -435,8 +435,9 @@ impl Stage {
 /// Holds an operation on the tested node's memory against what was exported to whom.
 fn judge(operation: &MemoryOperation) {
     let (segments, right, byte) = match operation {
-        MemoryOperation::Read { segments, .. } => (segments, READ, None),
-        MemoryOperation::Write { segments, data, .. } => (segments, WRITE, data.first().copied()),
+        MemoryOperation::Read { segments, .. } => (&segments[..], READ, None),
+        MemoryOperation::Write { segments, data, .. } => (&segments[..], WRITE, data.first().copied()),
+        MemoryOperation::Atomic { .. } => panic!("isolation: {operation:?}, and nobody granted that"),
     };
     let may = |export: &Export| {
         let writer = if export.node == HONEST { HONEST_BYTE } else { HOSTILE_BYTE };
@@ -491,5 +492,6 @@ fn execute(memory: &mut [u8], operation: &MemoryOperation) -> Result<Bytes, Memo
             assert!(rest.is_empty(), "segments add up to the data");
             Ok(Bytes::new())
         }
+        MemoryOperation::Atomic { .. } => Err(MemoryFault::Refused),
     }
 }

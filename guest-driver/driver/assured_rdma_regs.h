@@ -157,6 +157,7 @@
 /* In the descriptor, beside the rights: the window is in the I/O space. */
 #define ARDMA_CMD_FLAG_BUS		(1U << 2)
 #define ARDMA_CMD_FLAG_IO		(1U << 3)
+#define ARDMA_CMD_FLAG_FAR		(1U << 5)
 
 /* Queues of the DMA engine. */
 #define ARDMA_QUEUE_NONE		(~0U)	/* QUEUE_READY: no queue */
@@ -179,6 +180,7 @@
 #define ARDMA_CMD_STATUS_NO_SPACE	7
 #define ARDMA_CMD_STATUS_TOO_MANY	8
 #define ARDMA_CMD_STATUS_NOT_FOUND	9
+#define ARDMA_CMD_STATUS_IN_USE		10
 
 /*
  * The codes in a status word, which a load from the assurance space returns: the reads' code in

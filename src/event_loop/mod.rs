@@ -38,6 +38,10 @@ pub trait Service {
     fn handle_report(&mut self, now: Instant, report: Report);
     /// Does everything that can be done now, by bounded portions from each source. Returns whether there was anything.
     fn turn(&mut self, now: Instant) -> bool;
+    /// Whether [`Self::turn`] has to look at what nothing reports.
+    fn is_polling(&self) -> bool {
+        false
+    }
     /// The time at which [`Self::turn`] has something to do, even if nothing arrives.
     fn poll_timeout(&self) -> Option<Instant>;
 }
@@ -86,7 +90,7 @@ impl EventLoop {
         let mut busy = true;
         loop {
             let now = self.clock.now();
-            let polling = busy || now < poll_until;
+            let polling = busy || now < poll_until || service.is_polling();
             if polling && !busy {
                 // Whoever is to answer may need this processor.
                 std::thread::yield_now();

@@ -9,7 +9,7 @@ use assured_rdma::adaptor::address::{Geometry, Location, NodeId, NodeSet, Place,
 use assured_rdma::adaptor::buses::Buses;
 use assured_rdma::adaptor::inventory::Name;
 use assured_rdma::adaptor::master::{HostedWindow, Rights};
-use assured_rdma::adaptor::memory::{DeviceId, Home, MemoryFault, MemoryOperation, Segment};
+use assured_rdma::adaptor::memory::{AtomicAction, DeviceId, Home, MemoryFault, MemoryOperation, Segment};
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::mesh::packet::Incarnation;
 use assured_rdma::adaptor::random::Random;
@@ -518,6 +518,7 @@ impl World {
                     }
                     (operation, spread(memory, &segments, &data))
                 }
+                MemoryOperation::Atomic { id, segment, action, .. } => (id, change(memory, segment, action)),
             };
             node.adaptor.handle_memory_done(now, id_of, result);
         }
@@ -532,6 +533,13 @@ fn collect(memory: &[u8], segments: &[Segment]) -> Result<Bytes, MemoryFault> {
         data.extend_from_slice(bytes);
     }
     Ok(data.into())
+}
+
+fn change(memory: &mut [u8], segment: Segment, action: AtomicAction) -> Result<Bytes, MemoryFault> {
+    let former = collect(memory, &[segment])?;
+    let new = action.apply(u64::from_le_bytes(former[..].try_into().unwrap()));
+    spread(memory, &[segment], &new.to_le_bytes())?;
+    Ok(former)
 }
 
 fn spread(memory: &mut [u8], segments: &[Segment], data: &[u8]) -> Result<Bytes, MemoryFault> {

@@ -28,7 +28,7 @@ use crate::adaptor::event::Event;
 use crate::adaptor::master::Inbound;
 use crate::adaptor::random::Random;
 use crate::adaptor::status::{Code, Direction};
-use crate::adaptor::transaction::{Finished, Request, RequestKind};
+use crate::adaptor::transaction::{Atomic, Finished, Request, RequestKind};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Reach {
@@ -256,6 +256,13 @@ impl Session {
             Body::Read { progress, sequence, at, len } => {
                 if self.handle_progress(now, channel, progress, out) {
                     self.handle_request(channel, sequence, at, RequestKind::Read { len }, out);
+                }
+            }
+            Body::Atomic { progress, sequence, at, operands } => {
+                if self.handle_progress(now, channel, progress, out)
+                    && let Some(atomic) = Atomic::from_operands(&operands)
+                {
+                    self.handle_request(channel, sequence, at, RequestKind::Atomic(atomic), out);
                 }
             }
             Body::Confirm { progress, sent } => {

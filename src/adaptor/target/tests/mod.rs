@@ -134,6 +134,6 @@ fn word(read: Code, write: Code) -> u32 {
 fn written(request: &Request) -> (u8, u64, Vec<u8>) {
     match &request.kind {
         RequestKind::Write(data) => (request.place.node.0, request.place.at.offset, data.to_vec()),
-        RequestKind::Read { .. } => panic!("{request:?} is no write"),
+        _ => panic!("{request:?} is no write"),
     }
 }

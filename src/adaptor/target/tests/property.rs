@@ -297,6 +297,7 @@ impl Run {
             let len = match &request.kind {
                 RequestKind::Write(data) => data.len(),
                 RequestKind::Read { len } => *len as usize,
+                RequestKind::Atomic(_) => panic!("{request:?} is of no bus"),
             };
             let mut end = 0;
             while end < len {
@@ -305,7 +306,7 @@ impl Run {
                 assert_eq!(item.offset, request.place.at.offset + end as u64, "out of order: {request:?}");
                 match &request.kind {
                     RequestKind::Write(data) => assert_eq!(data[end..][..item.data.len()], item.data),
-                    RequestKind::Read { .. } => assert_eq!(item.direction, Direction::Read),
+                    _ => assert_eq!(item.direction, Direction::Read),
                 }
                 end += item.data.len();
                 sent.items.push(order);
