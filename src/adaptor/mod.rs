@@ -371,7 +371,8 @@ impl Adaptor {
             let mut operation = if engine_first { self.poll_engine(now) } else { None };
             if operation.is_none() {
                 let mesh = &self.mesh;
-                let may_execute = |origin, kind: &RequestKind| mesh.may_execute(now, origin, kind.direction());
+                let may_execute =
+                    |origin, kind: &RequestKind| mesh.may_execute(now, origin, kind.direction());
                 operation = self.master.poll_operation(may_execute);
                 self.collect_answers();
                 self.tell_of_messages(now);

@@ -295,8 +295,13 @@ impl Config {
         shorter("gather", gather, "deadline less lease", deadline.saturating_sub(lease))?;
         let poll = poll(raw.poll.as_ref())?;
         let queue_poll = raw.queue_poll.as_ref();
-        let queue_poll =
-            duration("queue-poll", queue_poll, Duration::from_micros(50), Duration::ZERO, Duration::from_secs(1))?;
+        let queue_poll = duration(
+            "queue-poll",
+            queue_poll,
+            Duration::from_micros(50),
+            Duration::ZERO,
+            Duration::from_secs(1),
+        )?;
         let congestion = raw.congestion.as_ref().map(parse_congestion).transpose()?;
         let devices = device::devices(&raw.device, geometry)?;
         Ok(Self {

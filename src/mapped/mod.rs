@@ -123,8 +123,7 @@ impl Piece<'_> {
                 }
                 action => {
                     let apply = |old| Some(action.apply(u64::from_le(old)).to_le());
-                    let (Ok(old) | Err(old)) =
-                        number.fetch_update(Ordering::SeqCst, Ordering::SeqCst, apply);
+                    let (Ok(old) | Err(old)) = number.fetch_update(Ordering::SeqCst, Ordering::SeqCst, apply);
                     u64::from_le(old)
                 }
             };

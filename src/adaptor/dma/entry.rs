@@ -160,7 +160,9 @@ fn parse_local(entry: &[u8], flags: u8, action: Action, len: u64) -> Option<Loca
         (INLINE, Action::Message { .. }) => {
             (len <= MAX_INLINE_WITH_MESSAGE).then_some(Local::Inline(field(entry, 0x20)))
         }
-        (LIST, _) => (count <= MAX_LIST && (count > 0 || len == 0)).then_some(Local::List(key, offset, count)),
+        (LIST, _) => {
+            (count <= MAX_LIST && (count > 0 || len == 0)).then_some(Local::List(key, offset, count))
+        }
         _ => None,
     }
 }

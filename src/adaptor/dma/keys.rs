@@ -119,8 +119,7 @@ impl Keys {
         let slot = self.slots.get_mut(index).ok_or(CommandStatus::TooMany)?;
         self.runs = total;
         slot.generation = slot.next_generation();
-        slot.registration =
-            Some(Registration { domain, rights, runs, uses: 0, queues: 0, is_closed: false });
+        slot.registration = Some(Registration { domain, rights, runs, uses: 0, queues: 0, is_closed: false });
         let low = u32::try_from(index).map_err(|_| CommandStatus::TooMany)?;
         Ok(Key(slot.generation << INDEX_BITS | low))
     }

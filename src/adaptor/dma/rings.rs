@@ -187,7 +187,13 @@ impl Engine {
         Some(MemoryOperation::Write { id, home: Home::Guest, segments, data: data.freeze() })
     }
 
-    pub(super) fn completions_were_written(&mut self, now: Instant, number: Number, count: u32, is_there: bool) {
+    pub(super) fn completions_were_written(
+        &mut self,
+        now: Instant,
+        number: Number,
+        count: u32,
+        is_there: bool,
+    ) {
         let Some(queue) = self.queue(number) else { return };
         queue.is_writing = false;
         queue.written = queue.written.wrapping_add(count);

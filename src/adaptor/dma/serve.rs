@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::entry::{Action, ATOMIC_SIZE, LIST_ENTRY_SIZE, Local, Submission, parse_list};
+use super::entry::{ATOMIC_SIZE, Action, LIST_ENTRY_SIZE, Local, Submission, parse_list};
 use super::keys::{Key, LocalRights};
 use super::operation::{MAX_PIECE, Piece};
 use super::queue::{List, Number, Part, Queue, Source};
@@ -297,7 +297,9 @@ impl Engine {
     pub(super) fn land(&mut self, now: Instant, number: Number) -> Option<MemoryOperation> {
         loop {
             let (id, data) = self.queue(number)?.landings.pop_front()?;
-            let Some(Transfer { kind: Kind::Read(segments), .. }) = self.transfers.get_mut(id) else { continue };
+            let Some(Transfer { kind: Kind::Read(segments), .. }) = self.transfers.get_mut(id) else {
+                continue;
+            };
             let segments = core::mem::take(segments);
             if data.is_empty() {
                 self.end_transfer(now, id, Code::Ok, 0);

@@ -131,7 +131,11 @@ mod tests {
         for _ in 0..2 * FIRST / LEAST {
             ways.free(at(200), NODE, LEAST, Some(at(2)), &mut wake);
         }
-        assert_eq!(fill(&mut ways), FIRST, "what was sent before the allowance was halved does not halve it again");
+        assert_eq!(
+            fill(&mut ways),
+            FIRST,
+            "what was sent before the allowance was halved does not halve it again"
+        );
         for _ in 0..100 {
             ways.free(at(400), NODE, LEAST, Some(at(200)), &mut wake);
             ways.take(NODE, LEAST, 1);

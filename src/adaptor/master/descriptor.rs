@@ -89,7 +89,8 @@ impl<'a> Descriptor<'a> {
         let offset = Some(self.u64_at(0x10)).filter(|&offset| offset != u64::MAX);
         let len = self.u64_at(0x18);
         let flags = self.u32_at(FLAGS);
-        let rights = Rights::from_bits(flags & !(FLAG_BUS | FLAG_IO | FLAG_FAR)).ok_or(CommandStatus::BadArgument)?;
+        let rights =
+            Rights::from_bits(flags & !(FLAG_BUS | FLAG_IO | FLAG_FAR)).ok_or(CommandStatus::BadArgument)?;
         let (missing, next) = self.list(len)?;
         let is_far = flags & FLAG_FAR != 0;
         if !windows.is_placeable(offset, len, is_far) || is_far && self.space() == Space::Io {

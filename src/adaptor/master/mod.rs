@@ -65,7 +65,9 @@ impl Purpose {
     const fn origin(self) -> Option<Origin> {
         match self {
             Self::Command => None,
-            Self::Write { origin, .. } | Self::Atomic { origin, .. } | Self::Read { origin, .. } => Some(origin),
+            Self::Write { origin, .. } | Self::Atomic { origin, .. } | Self::Read { origin, .. } => {
+                Some(origin)
+            }
         }
     }
 }

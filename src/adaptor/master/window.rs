@@ -3,10 +3,10 @@
 //! Invariant: windows do not overlap, lie inside the node's window of the space, and the
 //! runs of each add up to its length. What resolves is granted, byte by byte; all else has a code.
 
-pub use crate::adaptor::runs::GRAIN;
 use crate::adaptor::address::{IO_OWN_SIZE, IO_WINDOW_SIZE, NodeId, NodeSet, OFFSET_BITS, Space};
 use crate::adaptor::inventory::Name;
 use crate::adaptor::memory::{DeviceId, Home, Segment};
+pub use crate::adaptor::runs::GRAIN;
 use crate::adaptor::runs::{Run, Runs};
 use crate::adaptor::status::{Code, Direction};
 use std::collections::BTreeMap;

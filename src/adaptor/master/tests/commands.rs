@@ -36,7 +36,10 @@ fn an_export_makes_a_window_and_returns_its_offset() {
     memory.put_export(u64::MAX);
     assert_eq!(memory.command(&mut master, 1), (CommandStatus::Ok, 0));
     let (offset, window) = master.windows(Space::Memory).iter().last().unwrap();
-    assert_eq!((offset, window.len(), window.rights()), (0x5000, 0x1000, Rights { read: true, write: true, atomic: false }));
+    assert_eq!(
+        (offset, window.len(), window.rights()),
+        (0x5000, 0x1000, Rights { read: true, write: true, atomic: false })
+    );
     assert!(window.nodes().contains(NodeId(2)) && !window.nodes().contains(NodeId(1)));
 }
 

@@ -12,7 +12,7 @@ const LONG: Duration = Duration::from_secs(60);
 pub fn measure(adaptor: &Adaptor, run: &Run) -> Result<Times, Failure> {
     let memory = adaptor.register(Memory::new(run.size)?, LocalRights::ALL)?;
     // A latency is measured without sleeping, as perftest does.
-    let options = QueueOptions { scatter: 0, poll: LONG, ..QueueOptions::default() };
+    let options = QueueOptions { entries: run.depth, scatter: 0, poll: LONG, ..QueueOptions::default() };
     let queues = (0..run.queues.max(1)).map(|_| Ok(Lane::new(adaptor.connect(&options)?)));
     let mut queues: Vec<Lane> = queues.collect::<Result<_, Failure>>()?;
     match run.test {
@@ -74,18 +74,19 @@ fn pour(
     let mut left = count;
     let mut ended = 0_u64;
     let template = operation(run, memory)?;
+    let batch = usize::try_from(run.depth / 4).unwrap_or(1).min(16);
     let mut last = Instant::now();
     while ended < count {
         let before = ended;
         for lane in lanes.iter_mut() {
             // Posted in batches, so that the adaptor is told of many at once.
             let room = lane.queue.room();
-            if left > 0 && room >= 16 {
-                let batch = usize::try_from(left).unwrap_or(usize::MAX).min(room);
+            if left > 0 && room >= batch {
+                let count = usize::try_from(left).unwrap_or(usize::MAX).min(room);
                 let now = Instant::now();
-                lane.queue.post_all(std::iter::repeat_n(&template, batch).cloned())?;
-                lane.posted.extend(std::iter::repeat_n(now, batch));
-                left = left.saturating_sub(batch as u64);
+                lane.queue.post_all(std::iter::repeat_n(&template, count).cloned())?;
+                lane.posted.extend(std::iter::repeat_n(now, count));
+                left = left.saturating_sub(count as u64);
             }
             let now = Instant::now();
             while let Some(completion) = lane.queue.poll()? {

@@ -45,6 +45,9 @@ pub struct Arguments {
     /// Queues of the engine, which are used in turn.
     #[arg(short, long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     queues: u32,
+    /// Operations that are under way on each queue in bandwidth tests: a power of two from 4 to 4096.
+    #[arg(short = 't', long, value_name = "NUMBER", default_value_t = 256, value_parser = parse_depth)]
+    depth: u32,
     /// In which ways, separated by commas.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "engine")]
     by: Vec<By>,
@@ -113,6 +116,7 @@ struct Run {
     size: u64,
     iterations: u64,
     queues: u32,
+    depth: u32,
 }
 
 impl Run {
@@ -127,6 +131,11 @@ impl Run {
             tenth
         }
     }
+}
+
+fn parse_depth(text: &str) -> Result<u32, String> {
+    let depth = text.parse().ok().filter(|depth: &u32| depth.is_power_of_two() && (4..=4096).contains(depth));
+    depth.ok_or_else(|| format!("'{text}' is not a power of two from 4 to 4096"))
 }
 
 /// What was measured: how long all of it took, and each operation.
@@ -198,6 +207,7 @@ pub fn run(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Res
                 size,
                 iterations: arguments.iterations.unwrap_or_else(|| default_iterations(size)),
                 queues: if by == By::Engine { arguments.queues } else { 0 },
+                depth: arguments.depth,
             };
             let times = match by {
                 By::Engine => engine::measure(adaptor, &run)?,
@@ -273,7 +283,15 @@ mod tests {
     #[test]
     fn a_line_has_rate_and_times() {
         let place = Place::memory(2, 0);
-        let run = Run { test: Test::WriteBw, by: By::Engine, place, size: 1000, iterations: 4, queues: 1 };
+        let run = Run {
+            test: Test::WriteBw,
+            by: By::Engine,
+            place,
+            size: 1000,
+            iterations: 4,
+            queues: 1,
+            depth: 4,
+        };
         let each = [1, 2, 3, 4].map(Duration::from_millis).to_vec();
         let fields = line(&run, Times { total: Duration::from_millis(8), each });
         assert_eq!(fields.join(","), "write_bw,engine,1000,4,1,0.500,500,2000.0,4000.0");

@@ -176,9 +176,10 @@ fn bad_exports(context: &Context) -> Verdict {
     let far = context.adaptor.fixed().window_size;
     bad("beyond the window", engine::ExportKey { offset: far, ..good }, libc::EINVAL)?;
     let beyond = engine::ExportKey { offset: far, rights: good.rights | abi::RIGHT_BEYOND, ..good };
-    let made = call(adaptor, beyond)?;
+    let failed = |what| move |error: io::Error| Problem::Fail(format!("{what} beyond the window: {error}"));
+    let made = call(adaptor, beyond).map_err(failed("export"))?;
     equal("offset beyond the window", made.offset, far)?;
-    call(adaptor, abi::Unexport { offset: far, ..abi::Unexport::default() })?;
+    call(adaptor, abi::Unexport { offset: far, ..abi::Unexport::default() }).map_err(failed("unexport"))?;
     Ok(())
 }
 

@@ -19,7 +19,7 @@ impl Writer {
         let place = format!("{}:{}", context.peer()?, context.arguments.offset.unwrap_or(0));
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("--device").arg(&context.device).args(["perf", "write_bw", &place]);
-        command.args(["-s", "16K", "-n", "1000000000", "-q", "8"]);
+        command.args(["-s", "4K", "-n", "1000000000", "-q", "16", "-t", "16"]);
         Ok(Self(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?))
     }
 
@@ -74,7 +74,7 @@ fn killed(context: &Context) -> Verdict {
 fn all_given_back(context: &Context) -> Verdict {
     let mut bench = bench(context)?;
     // More queues in all than an adaptor has at a time, each at another moment of its start.
-    for reads in (0..400_u32).step_by(10) {
+    for reads in 0..20_u32 {
         let writer = Writer::start(context)?;
         for _ in 0..reads {
             bench.done(Operation::read(bench.place, bench.memory.part(0, 4096)?))?;
