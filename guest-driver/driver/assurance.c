@@ -19,9 +19,6 @@
 /* Failed blocks that are kept, at most. */
 #define ARDMA_FAILED_MAX	4096
 
-/* The first minor version of the device that has these registers. */
-#define ARDMA_ASSURANCE_MINOR	1
-
 #define ARDMA_NOTHING		(~0U)
 
 /* A block of which the adaptor's queue has told. */
@@ -33,16 +30,11 @@ struct ardma_failed_block {
 
 static int ardma_assurance_enter(struct ardma_adaptor *adaptor)
 {
-	int ret = ardma_enter(adaptor);
+	int ret = ardma_enter_full(adaptor);
 
-	if (ret)
-		return ret;
-	if ((adaptor->version & 0xffff) < ARDMA_ASSURANCE_MINOR) {
-		ardma_leave(adaptor);
-		return -EOPNOTSUPP;
-	}
-	mutex_lock(&adaptor->assurance_lock);
-	return 0;
+	if (!ret)
+		mutex_lock(&adaptor->assurance_lock);
+	return ret;
 }
 
 static void ardma_assurance_leave(struct ardma_adaptor *adaptor)

@@ -108,6 +108,11 @@
 
 #define ARDMA_CONTROL_RESET		(1U << 0)
 
+/* INVENTORY_SELECT, and the bit of INVENTORY_RIGHTS that is no right. */
+#define ARDMA_INVENTORY_ENTRY(node, index) ((index) << 8 | (node))
+#define ARDMA_INVENTORY_INDEX_MAX	0xffffff
+#define ARDMA_INVENTORY_IO		(1U << 3)
+
 /* Node table: an entry of 16 bytes for each of 256 node ids. */
 #define ARDMA_NODE_TABLE		0x1000
 #define ARDMA_NODE_ENTRY_SIZE		0x10

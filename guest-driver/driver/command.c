@@ -30,7 +30,7 @@ struct ardma_descriptor {
 	__le32 key;
 	__le64 zero1;
 	__le64 nodes[4];
-	__le64 name[3];
+	u8 name[ARDMA_NAME_SIZE];
 	__le64 proof;
 };
 

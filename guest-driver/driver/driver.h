@@ -13,8 +13,8 @@
  *
  * Locks, outermost first: a listener's read_lock, PCI's lock against the removal of functions, the
  * PCI device's lock (probe, remove, reset), mmap_lock, gate, command_lock, message_lock,
- * assurance_lock, doorbell_lock, files_lock, event_lock. Nothing touches user memory under the gate,
- * because page faults take it.
+ * assurance_lock, inventory_lock, doorbell_lock, files_lock, event_lock. Nothing touches user memory
+ * under the gate, because page faults take it.
  */
 #ifndef ARDMA_DRIVER_H
 #define ARDMA_DRIVER_H
@@ -42,6 +42,9 @@
 #define ARDMA_NAME	"assured_rdma"
 
 #define ARDMA_FAILED_HASH_BITS	8
+
+/* The first minor version of the device that has more than the node table and the commands. */
+#define ARDMA_FULL_MINOR	1
 
 struct ardma_descriptor;
 struct ardma_listener;
@@ -114,6 +117,9 @@ struct ardma_adaptor {
 	struct hlist_head failed_blocks[1 << ARDMA_FAILED_HASH_BITS];
 	unsigned int failed_count;
 	unsigned long failed_last;		/* the last sequence number */
+
+	/* The registers that tell of other nodes' windows. */
+	struct mutex inventory_lock;
 
 	/* The open files, whose mappings are taken away together. */
 	struct mutex files_lock;
@@ -194,7 +200,7 @@ struct ardma_grant {
 	u64 offset;
 	u64 length;
 	u64 nodes[4];
-	u64 name[3];
+	u8 name[ARDMA_NAME_SIZE];
 	u32 rights;
 	u32 space;				/* ARDMA_SPACE_* */
 	bool lost;				/* the adaptor let go of it; memory is given back */
@@ -213,6 +219,17 @@ static inline int ardma_enter(struct ardma_adaptor *adaptor)
 static inline void ardma_leave(struct ardma_adaptor *adaptor)
 {
 	up_read(&adaptor->gate);
+}
+
+/* The same for who uses what version 1.0 of the device did not have, which is EOPNOTSUPP there. */
+static inline int ardma_enter_full(struct ardma_adaptor *adaptor)
+{
+	int ret = ardma_enter(adaptor);
+
+	if (ret || (adaptor->version & 0xffff) >= ARDMA_FULL_MINOR)
+		return ret;
+	up_read(&adaptor->gate);
+	return -EOPNOTSUPP;
 }
 
 static inline u32 ardma_read32(struct ardma_adaptor *adaptor, u32 offset)
@@ -320,6 +337,9 @@ int ardma_failed(struct ardma_file *file, struct ardma_failed *argument);
 void ardma_failed_forget(struct ardma_adaptor *adaptor);
 int ardma_spaces(struct ardma_adaptor *adaptor, struct ardma_spaces *spaces);
 int ardma_read_ahead(struct ardma_adaptor *adaptor, struct ardma_read_ahead *argument);
+
+/* inventory.c: what nodes export. */
+int ardma_inventory(struct ardma_adaptor *adaptor, struct ardma_inventory *argument);
 
 /* messages.c: messages of other nodes. */
 int ardma_listen(struct ardma_file *file, const struct ardma_listen *argument);

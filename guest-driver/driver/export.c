@@ -41,6 +41,7 @@ static int ardma_space_range(struct ardma_adaptor *adaptor, u32 space, u64 *star
 /* What a window of either kind has to keep to. */
 static int ardma_check_window(struct ardma_adaptor *adaptor, const struct ardma_grant *window)
 {
+	size_t name = strnlen(window->name, sizeof(window->name));
 	u64 start, end, any = 0;
 	int i;
 
@@ -49,6 +50,8 @@ static int ardma_check_window(struct ardma_adaptor *adaptor, const struct ardma_
 	if (!any || !(window->rights & ARDMA_RIGHTS) ||
 	    (window->rights & ~(ARDMA_RIGHTS | ARDMA_RIGHT_BEYOND)) ||
 	    ardma_space_range(adaptor, window->space, &start, &end))
+		return -EINVAL;
+	if (memchr_inv(window->name + name, 0, sizeof(window->name) - name))
 		return -EINVAL;
 	if ((window->rights & ARDMA_MEMORY_RIGHTS) &&
 	    (window->space == ARDMA_SPACE_IO || window->of_bar))
@@ -226,6 +229,7 @@ int ardma_export(struct ardma_file *file, struct ardma_export *argument)
 	if (!ardma_page_aligned(argument->address))
 		return -EINVAL;
 	memcpy(window.nodes, argument->nodes, sizeof(window.nodes));
+	memcpy(window.name, argument->name, sizeof(window.name));
 	ret = ardma_check_window(adaptor, &window);
 	if (!ret)
 		ret = ardma_check_shared(adaptor);
@@ -268,6 +272,7 @@ static int ardma_export_bar_locked(struct ardma_file *file, struct ardma_export_
 		return ret;
 	window.length = argument->length;
 	memcpy(window.nodes, argument->nodes, sizeof(window.nodes));
+	memcpy(window.name, argument->name, sizeof(window.name));
 	ret = ardma_check_window(adaptor, &window);
 	if (ret)
 		goto err_give;

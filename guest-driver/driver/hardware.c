@@ -18,7 +18,7 @@
 
 #define ARDMA_FILE_EVENTS	\
 	(ARDMA_EVENT_LINK | ARDMA_EVENT_ERROR | ARDMA_EVENT_MEMORY | ARDMA_EVENT_DUPLICATE | \
-	 ARDMA_EVENT_FAILED)
+	 ARDMA_EVENT_INVENTORY | ARDMA_EVENT_FAILED)
 
 /* Whether the registers hold anything but the all-ones of a function that does not answer. */
 bool ardma_answers(struct ardma_adaptor *adaptor)

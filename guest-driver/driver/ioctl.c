@@ -27,6 +27,7 @@ union ardma_argument {
 	struct ardma_create_queue create_queue;
 	struct ardma_destroy_queue destroy_queue;
 	struct ardma_export_key export_key;
+	struct ardma_inventory inventory;
 };
 
 static int ardma_call_info(struct ardma_file *file, union ardma_argument *argument)
@@ -212,6 +213,11 @@ static int ardma_call_export_key(struct ardma_file *file, union ardma_argument *
 	return ardma_export_key(file, &argument->export_key);
 }
 
+static int ardma_call_inventory(struct ardma_file *file, union ardma_argument *argument)
+{
+	return ardma_inventory(file->adaptor, &argument->inventory);
+}
+
 /* What a call has made, and its program does not get to know of. */
 static void ardma_take_back(struct ardma_file *file, unsigned int number,
 			    union ardma_argument *argument)
@@ -249,6 +255,7 @@ static const struct ardma_call {
 	[_IOC_NR(ARDMA_IOC_EVENTS)] = { ARDMA_IOC_EVENTS, ardma_call_events },
 	[_IOC_NR(ARDMA_IOC_RESET)] = { ARDMA_IOC_RESET, ardma_call_reset },
 	[_IOC_NR(ARDMA_IOC_EXPORT_BAR)] = { ARDMA_IOC_EXPORT_BAR, ardma_call_export_bar },
+	[_IOC_NR(ARDMA_IOC_INVENTORY)] = { ARDMA_IOC_INVENTORY, ardma_call_inventory },
 	[_IOC_NR(ARDMA_IOC_LISTEN)] = { ARDMA_IOC_LISTEN, ardma_call_listen },
 	[_IOC_NR(ARDMA_IOC_RANGE)] = { ARDMA_IOC_RANGE, ardma_call_range },
 	[_IOC_NR(ARDMA_IOC_FAILED)] = { ARDMA_IOC_FAILED, ardma_call_failed },

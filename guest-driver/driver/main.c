@@ -64,6 +64,7 @@ static struct ardma_adaptor *ardma_adaptor_create(struct pci_dev *pdev)
 	INIT_LIST_HEAD(&adaptor->grants);
 	mutex_init(&adaptor->assurance_lock);
 	xa_init(&adaptor->failed);
+	mutex_init(&adaptor->inventory_lock);
 	mutex_init(&adaptor->files_lock);
 	INIT_LIST_HEAD(&adaptor->files);
 	spin_lock_init(&adaptor->event_lock);

@@ -19,6 +19,7 @@ all_checks() {
     for ((node = 1; node <= $1; node++)); do check "node $node: exports memory for tests" suite_exports "$node"; done
     for ((node = 1; node <= $1; node++)); do suite "$node" $((node == 1 ? 2 : 1)); done
     io_space
+    inventories
     messages
     refusals
     peer_dies
@@ -114,6 +115,29 @@ served_writes() {
     [[ -n $served ]] || reason="no count: $guest_output"
     [[ -n $served ]]
 }
+
+# What node 1 is told of node 2's exports. Without an event who waits would do so for ten minutes.
+inventories() {
+    check "node 1: waits for node 2 to export something called demo" \
+        in_guest 1 10 "hold news ardma list 2 --name demo --wait 600"
+    check "node 2: exports memory under that name" exports 2 named 64K --name demo --nodes 1
+    check "node 1: is woken up, and told of place, size, rights and name" news_are "$place memory 64K rw - demo"
+    check "node 1: finds it among all that there is" lists_all "$place memory 64K rw - demo"
+    check "node 1: uses what it found" in_guest 1 20 "ardma write \$(ardma list 2 --name demo | sed -n 's/ .*//; 2p') 7"
+    check "node 1: waits for it to go" in_guest 1 10 "hold news ardma list 2 --name demo --gone --wait 600"
+    check "node 2: ends that export" in_guest 2 10 'drop named'
+    check "node 1: is woken up" in_guest 1 30 'ended news 20'
+    check "node 2: exports less under that name, and for reading only" exports 2 named 8K --name demo --read-only
+    check "node 1: is told so" in_guest_row 1 "$place memory 8K ro - demo" 'ardma list 2 --name demo --wait 20'
+}
+
+# The header, and what is below.
+news_are() { in_guest_row 1 "$1" 'hear news 20 && hear news 5 && ended news 5'; }
+
+# in_guest_row NODE PATTERN COMMAND: it succeeds, and its answer has such a row.
+in_guest_row() { in_guest "$1" 30 "$3" && has_row "$2"; }
+
+lists_all() { in_guest_row 1 '1 node * self 0x* -' 'ardma list' && has_row '2 node * up 0x* -' && has_row "$1"; }
 
 messages() {
     check "node 2: listens to its doorbells" in_guest 2 30 "inbox inbox --nodes 1"

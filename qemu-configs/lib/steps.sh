@@ -44,6 +44,17 @@ exports() {
 # asks NODE NAME SECONDS QUESTION: one line for a held program, and its answer in guest_output.
 asks() { in_guest "$1" "$3" "tell $2 '$4' && hear $2 $3"; }
 
+# has_row PATTERN: the answer of `ardma list` has a row whose columns, with one space between two, match this.
+has_row() {
+    local row
+    while read -ra row; do
+        # shellcheck disable=SC2053 # a pattern
+        [[ ${row[*]} != $1 ]] || return 0
+    done <<<"$guest_output"
+    reason="no row '$1' in: $guest_output"
+    return 1
+}
+
 # refuses NODE TEXT COMMAND: the command must fail and say this.
 refuses() {
     local status=0

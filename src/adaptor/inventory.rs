@@ -4,6 +4,7 @@
 //! only and no longer than a packet; nobody here believes what is in it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -32,6 +33,13 @@ impl Name {
     pub fn word(&self, index: usize) -> u64 {
         let (words, _) = self.0.as_chunks();
         words.get(index).map_or(0, |word| u64::from_le_bytes(*word))
+    }
+}
+
+impl fmt::Display for Name {
+    /// As text, without the zeros behind it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        String::from_utf8_lossy(&self.0).trim_end_matches('\0').fmt(f)
     }
 }
 

@@ -155,7 +155,7 @@ impl Adaptor {
         self.incarnation
     }
 
-    /// Names the bus for the guests of other nodes.
+    /// Names the bus for the guests of other nodes, before the first input.
     pub const fn set_name(&mut self, name: Name) {
         self.inventory.set_name(name);
     }

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use super::{ConfigError, Text};
+use super::{ConfigError, NAME_FORM, Text, parse_name};
 use crate::adaptor::address::NodeId;
 use crate::adaptor::buses::{Buses, MAX_BUS_BITS, Span};
+use crate::adaptor::inventory::Name;
 
 /// The longest path of a UNIX socket.
 pub(super) const MAX_SOCKET_PATH: usize = 107;
@@ -50,6 +51,21 @@ pub(super) fn buses(
     }
     let buses = u16::try_from(count).ok().and_then(|count| Buses::new(span, count));
     buses.ok_or(too_many)
+}
+
+/// What the buses are called, in the order of bus numbers.
+pub(super) fn names(texts: &[Text], buses: u16) -> Result<Vec<Name>, ConfigError> {
+    if texts.len() > usize::from(buses) {
+        return Err(ConfigError::MoreNamesThanBuses { names: texts.len(), buses });
+    }
+    let name = |Text(text): &Text| {
+        parse_name(text).ok_or_else(|| ConfigError::Malformed {
+            key: "name",
+            text: text.replace('\0', "\\0"),
+            expected: NAME_FORM,
+        })
+    };
+    texts.iter().map(name).collect()
 }
 
 fn socket_path(Text(text): &Text) -> Result<PathBuf, ConfigError> {

@@ -9,9 +9,8 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use super::units::{format_size, parse_size};
-use super::{ConfigError, Text};
+use super::{ConfigError, NAME_FORM, Text, parse_name};
 use crate::adaptor::address::{Geometry, NodeId, NodeSet, Space};
-use crate::adaptor::inventory::Name;
 use crate::adaptor::master::{ExportError, GRAIN, HostedWindow, MAX_WINDOWS, Rights, WindowTable};
 use crate::adaptor::memory::{DeviceId, Home};
 use crate::hosted::{Description, Kind};
@@ -170,11 +169,10 @@ fn place(table: &mut WindowTable, device: &Description, others: &[Description]) 
 /// Checks what concerns one device only.
 fn describe(raw: &RawDevice, device: DeviceId, geometry: Geometry) -> Result<Description, DeviceError> {
     let Text(name) = raw.name.as_ref().ok_or(DeviceError::Missing("name"))?;
-    let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    let announced = Name::new(name).filter(|_| !name.is_empty() && name.bytes().all(letter));
-    let announced = announced.ok_or_else(|| {
-        let expected = "a name of 1 to 24 letters, digits, '-', '_' and '.'";
-        DeviceError::Malformed { key: "name", text: name.clone(), expected }
+    let announced = parse_name(name).ok_or_else(|| DeviceError::Malformed {
+        key: "name",
+        text: name.clone(),
+        expected: NAME_FORM,
     })?;
     let kind = kind(raw)?;
     let size = size(raw.size.as_ref(), &kind)?;

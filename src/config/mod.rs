@@ -18,6 +18,7 @@ use thiserror::Error;
 
 use crate::adaptor::address::{Geometry, GeometryError, NodeId};
 use crate::adaptor::buses::{Buses, Span};
+use crate::adaptor::inventory::Name;
 use crate::hosted::Description;
 use crate::net::TlsFiles;
 pub use device::{DeviceError, RawDevice};
@@ -40,6 +41,8 @@ pub struct Config {
     pub buses: Buses,
     /// Where the QEMU of each bus attaches, in the order of bus numbers; none for a node that has no guest, but devices.
     pub socket_paths: Vec<PathBuf>,
+    /// What the buses are called, in the order of bus numbers; those behind the last one have no name.
+    pub names: Vec<Name>,
     /// Where peers may connect to us, if they may.
     pub listen: Option<SocketAddr>,
     /// The other nodes, and where to connect to them (`None`: they connect to us). No node of this adaptor is among them.
@@ -81,6 +84,16 @@ pub enum ConfigError {
         "socket-path: missing; give --socket-path for a guest, --device for a node that hosts devices, or both"
     )]
     NothingThere,
+    /// There are more names than buses.
+    #[error(
+        "name: {names} names are more than there are buses ({buses}); give one for each --socket-path at most"
+    )]
+    MoreNamesThanBuses {
+        /// How many names.
+        names: usize,
+        /// How many buses.
+        buses: u16,
+    },
     /// A device is wrong.
     #[error("device {device}: {error}")]
     Device {
@@ -273,6 +286,7 @@ impl Config {
             return Err(ConfigError::NodeBeyondSpace { key: "node-id", node, nodes: geometry.nodes() });
         }
         let buses = buses::buses(node, socket_paths.len().max(1), raw.bus_bits.as_ref(), geometry.nodes())?;
+        let names = buses::names(&raw.name, buses.count())?;
         let geometry = geometry.with_bus_bits(buses.span().bits());
         let allow_plaintext = raw.allow_plaintext.unwrap_or(false);
         let tls = raw.tls.files()?;
@@ -307,6 +321,7 @@ impl Config {
         Ok(Self {
             buses,
             socket_paths,
+            names,
             listen,
             peers,
             routers,
@@ -337,6 +352,7 @@ impl Config {
         let raw = RawConfig {
             node_id: text(&self.buses.span().first()),
             socket_path: self.socket_paths.iter().map(|path| Text(path.display().to_string())).collect(),
+            name: self.names.iter().map(|name| Text(name.to_string())).collect(),
             bus_bits: text(&self.buses.span().bits()),
             listen: self.listen.map(|address| Text(address.to_string())),
             peer: self
@@ -371,6 +387,15 @@ fn parse_node(key: &'static str, text: &str) -> Result<NodeId, ConfigError> {
         || ConfigError::Malformed { key, text: text.to_owned(), expected: "a node id from 0 to 255" };
     text.parse().map(NodeId).map_err(|_| malformed())
 }
+
+/// The name of a bus or a device.
+fn parse_name(text: &str) -> Option<Name> {
+    let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    Name::new(text).filter(|_| !text.is_empty() && text.bytes().all(letter))
+}
+
+/// What that has to be.
+const NAME_FORM: &str = "a name of 1 to 24 letters, digits, '-', '_' and '.'";
 
 fn parse_address(key: &'static str, text: &str) -> Result<SocketAddr, ConfigError> {
     text.parse().map_err(|_| ConfigError::Malformed {

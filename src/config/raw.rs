@@ -101,6 +101,11 @@ pub struct RawConfig {
     #[serde(with = "one_or_many", skip_serializing_if = "Vec::is_empty")]
     pub socket_path: Vec<Text>,
 
+    /// What other nodes' guests see this node as; given several times, for the buses in the order of --socket-path [default: none]
+    #[arg(long, value_name = "NAME")]
+    #[serde(with = "one_or_many", skip_serializing_if = "Vec::is_empty")]
+    pub name: Vec<Text>,
+
     /// Low bits of node ids that are a bus number [default: as many as the buses need]
     #[arg(long, value_name = "N")]
     pub bus_bits: Option<Text>,
@@ -234,6 +239,7 @@ impl RawConfig {
         Self {
             node_id: self.node_id.or(file.node_id),
             socket_path: if self.socket_path.is_empty() { file.socket_path } else { self.socket_path },
+            name: if self.name.is_empty() { file.name } else { self.name },
             bus_bits: self.bus_bits.or(file.bus_bits),
             listen: self.listen.or(file.listen),
             peer: if self.peer.is_empty() { file.peer } else { self.peer },

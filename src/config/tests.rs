@@ -62,6 +62,16 @@ fn each_bad_value_gives_its_line() {
         ("node-id = 256", "node-id: '256' is not a node id from 0 to 255"),
         ("node-id = -1", "node-id: '-1' is not a node id from 0 to 255"),
         ("node-id = 16", "node-id: node id 16 is not below nodes (16)"),
+        ("name = ''", "name: '' is not a name of 1 to 24 letters, digits, '-', '_' and '.'"),
+        ("name = 'a b'", "name: 'a b' is not a name of 1 to 24 letters, digits, '-', '_' and '.'"),
+        (
+            "name = 'abcdefghijklmnopqrstuvwxy'",
+            "name: 'abcdefghijklmnopqrstuvwxy' is not a name of 1 to 24 letters, digits, '-', '_' and '.'",
+        ),
+        (
+            "name = ['a', 'b']",
+            "name: 2 names are more than there are buses (1); give one for each --socket-path at most",
+        ),
         ("socket-path = ''", "socket-path: '' is not a path for a socket"),
         (
             "listen = 'localhost:7471'",
@@ -204,6 +214,16 @@ fn each_socket_path_is_a_bus_with_a_node_id_of_its_own() {
 }
 
 #[test]
+fn buses_are_named_in_their_order() {
+    let names = |change: &str| changed(change).unwrap().names.iter().map(Name::to_string).collect::<Vec<_>>();
+    assert_eq!(names(""), [""; 0]);
+    assert_eq!(names("name = 'abcdefghijklmnopqrstuvwx'"), ["abcdefghijklmnopqrstuvwx"]);
+    let two = "node-id = 4\nsocket-path = ['a', 'b']\n";
+    assert_eq!(names(&format!("{two}name = ['db-1', 'web_2.x']")), ["db-1", "web_2.x"]);
+    assert_eq!(names(&format!("{two}name = 'db'")), ["db"]);
+}
+
+#[test]
 fn what_has_no_default_must_be_given() {
     let line = |toml| Config::new(&raw(toml)).unwrap_err().to_string();
     assert_eq!(line(""), "node-id: missing; give --node-id or set it in the configuration file");
@@ -237,6 +257,8 @@ fn printed_configuration_reads_back_the_same() {
     for change in [
         "",
         "router = ['127.0.0.1:7400', '[::1]:7400']",
+        "name = 'a'",
+        "node-id = 4\nsocket-path = ['a', 'b']\nname = ['c', 'd']",
         "listen = '[::1]:7471'\ncongestion = 'cubic'\nwindow-size = '1G'\nallow-plaintext = true",
         "[tls]\ncert = 'node-1.pem'\nkey = '/etc/node 1.key'\nca = 'ca.pem'",
         "[[device]]\nkind = 'memory'\nname = 'a'\nsize = '1M'\nfile = '/tmp/a, b'\nrights = 'wo'\nnodes = [1, '3-5', 7]

@@ -86,6 +86,10 @@ impl Local {
     fn start(config: &Config, poller: &Rc<Poller>, number: u64, node: NodeId) -> Result<Self, StartError> {
         let mut adaptor = Adaptor::new(core_settings(config, node, random_seed()?));
         adaptor.set_queue_poll(config.queue_poll);
+        let position = usize::try_from(number).unwrap_or(usize::MAX);
+        if let Some(name) = config.names.get(position) {
+            adaptor.set_name(*name);
+        }
         let hosted = if number == 0 { &config.devices[..] } else { &[] };
         for device in hosted {
             // The configuration has found a place for each.
@@ -97,7 +101,7 @@ impl Local {
         };
         // Last of those that can fail because of somebody else, since these leave something in the file system.
         let token = Token(BUSES.0 | number << BUS_TOKENS);
-        let path = usize::try_from(number).ok().and_then(|number| config.socket_paths.get(number));
+        let path = config.socket_paths.get(position);
         let bus = Bus::new(path.map(PathBuf::as_path), config.geometry, poller, token, &label)?;
         Ok(Self { adaptor, bus, devices: Devices::open(hosted)?, label })
     }

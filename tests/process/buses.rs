@@ -269,3 +269,17 @@ fn of_two_adaptors_that_share_an_id_the_second_is_refused_and_all_its_guests_are
         far.wait_for_any(&format!("node {node}: reached over 1 router"));
     }
 }
+
+#[test]
+fn buses_and_devices_are_found_by_their_names() {
+    let place = Place::new();
+    let device = "kind=memory,name=vault,size=64K";
+    let _adaptor = start(&place, &[C], &["--name", "left", "--name", "right", "--device", device]);
+    let _far = place.start(C, &[A], &["--name", "far"]);
+    let mut guests = [A, B, C].map(|id| Guest::attach(&place.socket(id)));
+    for guest in &mut guests {
+        for (node, index, name) in [(A, 0, "left"), (B, 0, "right"), (C, 0, "far"), (A, 1, "vault")] {
+            guest.wait_for_name(node, index, name);
+        }
+    }
+}

@@ -21,6 +21,8 @@ const STATUS: u64 = 0x08;
 const INCARNATION: u64 = 0x18;
 const EVENT: u64 = 0x30;
 const CONTROL: u64 = 0x38;
+const INVENTORY_SELECT: u64 = 0x1c0;
+const INVENTORY_NAME: u64 = 0x218;
 const COMMAND_ADDRESS: u64 = 0x40;
 const COMMAND_COOKIE: u64 = 0x48;
 const COMMAND: u64 = 0x4c;
@@ -140,6 +142,23 @@ impl Guest {
         let begin = Instant::now();
         while (self.register(NODE_TABLE + 16 * u64::from(node)) >> 1 & 1 == 1) != up {
             assert!(begin.elapsed() < PATIENCE, "node {node} is not up: {up}");
+        }
+    }
+
+    /// Waits until an entry of the node's inventory has this name.
+    pub fn wait_for_name(&mut self, node: u8, index: u32, name: &str) {
+        self.set_register(INVENTORY_SELECT, u64::from(index << 8 | u32::from(node)), 4);
+        let begin = Instant::now();
+        loop {
+            let words = [0, 8, 16].map(|at| self.wide_register(INVENTORY_NAME + at).to_le_bytes());
+            let text = String::from_utf8(words.concat()).unwrap();
+            if text.trim_end_matches('\0') == name {
+                return;
+            }
+            assert!(
+                begin.elapsed() < PATIENCE,
+                "entry {index} of node {node} is called {text:?}, not {name}"
+            );
         }
     }
 

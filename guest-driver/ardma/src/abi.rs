@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The version of the interface that this library speaks.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// `ioctl` type byte of all calls.
 const MAGIC: u32 = 0xe9;
@@ -51,6 +51,8 @@ pub const EVENT_RESET: u32 = 1 << 4;
 /// Event: [`STATUS_DUPLICATE_ID`] changed.
 pub const EVENT_DUPLICATE: u32 = 1 << 5;
 
+/// Event: what a node exports changed; [`Inventory`] tells it.
+pub const EVENT_INVENTORY: u32 = 1 << 6;
 /// Event: blocks failed; [`Failed`] tells of them.
 pub const EVENT_FAILED: u32 = 1 << 7;
 
@@ -76,6 +78,22 @@ pub const RIGHT_BEYOND: u32 = 1 << 5;
 pub const SPACE_MEMORY: u32 = 0;
 /// `Export::space`: I/O, of which a node has 64 KiB; the first page is the adaptor's own.
 pub const SPACE_IO: u32 = 1;
+
+/// Bytes in a name, which has zeros behind its text; without text it is none.
+pub const NAME_SIZE: usize = 24;
+
+/// `Inventory::kind`: there is no such entry.
+pub const KIND_NONE: u32 = 0;
+/// `Inventory::kind`: the node itself.
+pub const KIND_BUS: u32 = 1;
+/// `Inventory::kind`: a window of its guest's memory.
+pub const KIND_MEMORY: u32 = 2;
+/// `Inventory::kind`: a window of other devices of its guest.
+pub const KIND_BUS_WINDOW: u32 = 3;
+/// `Inventory::kind`: a memory device that its adaptor hosts.
+pub const KIND_MEMORY_DEVICE: u32 = 4;
+/// `Inventory::kind`: an I/O device that its adaptor hosts.
+pub const KIND_IO_DEVICE: u32 = 5;
 
 /// `Export::offset`: the adaptor chooses.
 pub const OFFSET_ANY: u64 = u64::MAX;
@@ -240,6 +258,8 @@ arguments! {
         space: u32,
         /// In: who has the rights: bit `n % 64` of word `n / 64`.
         nodes: [u64; 4],
+        /// In: by which these find it.
+        name: [u8; NAME_SIZE],
     }
 
     /// Makes a window of what is behind a BAR of another PCI function.
@@ -264,6 +284,8 @@ arguments! {
         reserved: u32,
         /// In: who has the rights: bit `n % 64` of word `n / 64`.
         nodes: [u64; 4],
+        /// In: by which these find it.
+        name: [u8; NAME_SIZE],
     }
 
     /// Removes a window of this file.
@@ -292,6 +314,32 @@ arguments! {
         owner: u32,
         /// `WINDOW_*`.
         flags: u32,
+    }
+
+    /// What a node exports to this one, one by one.
+    Inventory = (READ | WRITE, 0x09) {
+        /// In: the node's id.
+        node: u32,
+        /// In: 0, 1, ...
+        index: u32,
+        /// Entries in all.
+        count: u32,
+        /// Version of the list.
+        version: u32,
+        /// `KIND_*`, or another.
+        kind: u32,
+        /// `RIGHT_*`.
+        rights: u32,
+        /// `SPACE_*`.
+        space: u32,
+        /// 0.
+        reserved: u32,
+        /// Where it begins in that node's window of the space.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+        /// Its name.
+        name: [u8; NAME_SIZE],
     }
 
     /// This program knows that any earlier access to the node may have failed.

@@ -22,12 +22,14 @@ fn c_fields(text: &str, name: &str) -> Vec<Field> {
         let Some((declaration, _)) = line.trim().split_once(';') else { continue };
         let (kind, name) = declaration.split_once(' ').unwrap();
         let width = match kind {
+            "__u8" => 1,
             "__u32" => 4,
             "__u64" => 8,
             other => panic!("type {other}"),
         };
         let (name, count) = match name.split_once('[') {
             Some((name, "ARDMA_EVENT_BITS]")) => (name, 8),
+            Some((name, "ARDMA_NAME_SIZE]")) => (name, NAME_SIZE),
             Some((name, count)) => (name, count.trim_end_matches(']').parse().unwrap()),
             None => (name, 1),
         };
@@ -133,10 +135,11 @@ fn sizes_are_the_same_for_32_bit_and_64_bit_programs() {
     let expected = [
         ("Info", 216),
         ("Node", 24),
-        ("Export", 64),
-        ("ExportBar", 80),
+        ("Export", 88),
+        ("ExportBar", 104),
         ("Unexport", 16),
         ("Window", 64),
+        ("Inventory", 72),
         ("OverflowAck", 8),
         ("Listen", 48),
         ("Mask", 16),
@@ -176,6 +179,7 @@ fn constants_are_those_of_the_header() {
         ("ARDMA_EVENT_MEMORY", EVENT_MEMORY.into()),
         ("ARDMA_EVENT_RESET", EVENT_RESET.into()),
         ("ARDMA_EVENT_DUPLICATE", EVENT_DUPLICATE.into()),
+        ("ARDMA_EVENT_INVENTORY", EVENT_INVENTORY.into()),
         ("ARDMA_EVENT_FAILED", EVENT_FAILED.into()),
         ("ARDMA_EVENT_BITS", 8),
         ("ARDMA_NODE_CONFIGURED", NODE_CONFIGURED.into()),
@@ -186,6 +190,13 @@ fn constants_are_those_of_the_header() {
         ("ARDMA_RIGHT_WRITE", RIGHT_WRITE.into()),
         ("ARDMA_SPACE_MEMORY", SPACE_MEMORY.into()),
         ("ARDMA_SPACE_IO", SPACE_IO.into()),
+        ("ARDMA_NAME_SIZE", NAME_SIZE as u64),
+        ("ARDMA_KIND_NONE", KIND_NONE.into()),
+        ("ARDMA_KIND_BUS", KIND_BUS.into()),
+        ("ARDMA_KIND_MEMORY", KIND_MEMORY.into()),
+        ("ARDMA_KIND_BUS_WINDOW", KIND_BUS_WINDOW.into()),
+        ("ARDMA_KIND_MEMORY_DEVICE", KIND_MEMORY_DEVICE.into()),
+        ("ARDMA_KIND_IO_DEVICE", KIND_IO_DEVICE.into()),
         ("ARDMA_OFFSET_ANY", OFFSET_ANY),
         ("ARDMA_WINDOW_MINE", WINDOW_MINE.into()),
         ("ARDMA_WINDOW_LOST", WINDOW_LOST.into()),

@@ -375,6 +375,7 @@ impl Question for Window {}
 impl Question for abi::OverflowAck {}
 impl Question for abi::Events {}
 impl Question for abi::Range {}
+impl Question for abi::Inventory {}
 impl Question for abi::Failed {}
 impl Question for abi::Spaces {}
 impl Question for abi::ReadAhead {}

@@ -77,6 +77,7 @@ impl BarExport {
             space: options.space.number(),
             reserved: 0,
             nodes: options.nodes.words(),
+            name: options.name.bytes(),
         };
         // SAFETY: the window is of no memory of this process.
         unsafe { abi::call(file.as_fd(), &mut argument) }.map_err(|source| {

@@ -213,6 +213,7 @@ pub(crate) enum CallKind {
     Failed,
     Spaces,
     ReadAhead,
+    Inventory,
     Reset,
     Map,
     Listen,
@@ -225,8 +226,8 @@ pub(crate) enum CallKind {
 impl CallKind {
     fn explain(self, errno: Option<i32>) -> &'static str {
         use CallKind::{
-            Deregister, Export, ExportBar, ExportKey, Failed, Listen, Map, Node, OverflowAck, Queue, Range,
-            ReadAhead, Register, Reset, Spaces, Unexport, UnexportBar,
+            Deregister, Export, ExportBar, ExportKey, Failed, Inventory, Listen, Map, Node, OverflowAck,
+            Queue, Range, ReadAhead, Register, Reset, Spaces, Unexport, UnexportBar,
         };
         match (self, errno.unwrap_or(0)) {
             (_, libc::ENODEV) => "the adaptor was removed",
@@ -294,10 +295,11 @@ impl CallKind {
             }
             (Map, libc::ENXIO) => "that is not inside the window of a node of this adaptor",
             (Map, libc::EACCES) => "the assurance space and its peek alias can be read only",
+            (Inventory, libc::EAGAIN) => "that node's list changes faster than it can be read; ask again",
             (Node | OverflowAck, libc::EINVAL) => "node ids go from 0 to 255",
             (Range, libc::EINVAL) => "the range has to go from a place to one that is not before it",
             (Range, libc::ENXIO) => "no byte of it is in the window of a node of this adaptor",
-            (Range | Failed | Spaces | ReadAhead, libc::EOPNOTSUPP) => {
+            (Range | Failed | Spaces | ReadAhead | Inventory, libc::EOPNOTSUPP) => {
                 "the adaptor is older than version 1.1 of the device, which has this"
             }
             (ReadAhead, libc::EPERM) => "only root may change what the loads of all programs bring",

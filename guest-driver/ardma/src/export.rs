@@ -2,6 +2,7 @@
 
 use crate::abi;
 use crate::error::{CallKind, Error};
+use crate::inventory::Name;
 use crate::mapping::Memory;
 use crate::place::{Nodes, Place, Space};
 use std::fs::File;
@@ -25,10 +26,12 @@ pub struct ExportOptions {
     pub beyond: bool,
     /// Which nodes may.
     pub nodes: Nodes,
+    /// By which these find it in their lists.
+    pub name: Name,
 }
 
 impl Default for ExportOptions {
-    /// All nodes may read and write, but do no atomics; it is in the memory space, and the adaptor chooses the offset.
+    /// All nodes may read and write, but do no atomics; it is in the memory space, has no name, and the adaptor chooses the offset.
     fn default() -> Self {
         Self {
             space: Space::Memory,
@@ -38,6 +41,7 @@ impl Default for ExportOptions {
             atomic: false,
             beyond: false,
             nodes: Nodes::ALL,
+            name: Name::NONE,
         }
     }
 }
@@ -115,6 +119,7 @@ impl Export {
             rights: options.rights(),
             space: options.space.number(),
             nodes: options.nodes.words(),
+            name: options.name.bytes(),
         };
         // SAFETY: the memory is reached by volatile accesses only, and stays mapped at least as long as
         // the window, which is dropped before it. (Where that fails the module keeps the pages pinned.)

@@ -67,6 +67,22 @@
 //! Memory stays registered, and mapped, for as long as an operation that names it is under way, whatever the program drops.
 //! With [`Registered::export`] it is also what other nodes reach.
 //!
+//! A node announces what it exports, so that it is found by its name:
+//!
+//! ```no_run
+//! use ardma::{Adaptor, Name};
+//!
+//! # fn main() -> Result<(), ardma::Error> {
+//! let adaptor = Adaptor::open("/dev/ardma0")?;
+//! let name: Name = "vault".parse()?;
+//! if let Some(vault) = adaptor.inventory(2)?.iter().find(|entry| entry.name == name) {
+//!     let window = adaptor.map(vault.place, vault.length)?;
+//!     window.store(0, 42_u64)?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Messages go to the doorbells of a node that listens to them:
 //!
 //! ```no_run
@@ -95,6 +111,7 @@ mod assurance;
 mod bar;
 mod error;
 mod export;
+mod inventory;
 mod mapping;
 mod message;
 mod place;
@@ -112,6 +129,7 @@ pub use assurance::{FailedBlock, Spaces};
 pub use bar::{Bar, BarExport, Function};
 pub use error::Error;
 pub use export::{Export, ExportOptions};
+pub use inventory::{Entry, EntryKind, Name};
 pub use mapping::{Memory, PAGE};
 pub use message::{DOORBELLS, Doorbells, ListenOptions, Listener, Message, Room, parse_doorbells};
 pub use place::{Nodes, ParseError, Place, Space, parse_hex, parse_node, parse_size};

@@ -32,6 +32,9 @@ pub enum ParseError {
     /// Not a PCI function.
     #[error("'{0}' is not a PCI function: use [DOMAIN:]BUS:DEVICE.FUNCTION in hex, such as 0000:00:05.0")]
     Function(String),
+    /// Not a name.
+    #[error("'{0}' is not a name: use 1 to 24 bytes without control characters")]
+    Name(String),
     /// Not hex digits in pairs.
     #[error("'{0}' is not hex data: use pairs of hex digits, such as 00ff17")]
     Hex(String),

@@ -186,6 +186,7 @@ impl Registered {
             length: length.checked_next_multiple_of(PAGE).unwrap_or(length),
             offset: options.offset.unwrap_or(abi::OFFSET_ANY),
             nodes: options.nodes.words(),
+            name: options.name.bytes(),
             ..engine::ExportKey::default()
         };
         // SAFETY: the memory is registered, so it is already of the kind that others may write.

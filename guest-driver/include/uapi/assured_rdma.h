@@ -25,7 +25,7 @@
 #include <linux/types.h>
 
 /* Rises when a structure or a meaning below changes. */
-#define ARDMA_ABI_VERSION	2
+#define ARDMA_ABI_VERSION	3
 
 /*
  * The file offset of mmap(): the document's address form. Bit 56 selects the remote I/O space
@@ -66,6 +66,7 @@
 #define ARDMA_EVENT_MEMORY	(1U << 3)	/* the memory bits of the status changed */
 #define ARDMA_EVENT_RESET	(1U << 4)	/* the adaptor was reset, its windows are lost */
 #define ARDMA_EVENT_DUPLICATE	(1U << 5)	/* the duplicate bit of the status changed */
+#define ARDMA_EVENT_INVENTORY	(1U << 6)	/* what a node exports changed: see ARDMA_IOC_INVENTORY */
 #define ARDMA_EVENT_FAILED	(1U << 7)	/* blocks failed: see ARDMA_IOC_FAILED */
 
 #define ARDMA_EVENT_BITS	8
@@ -132,6 +133,9 @@ struct ardma_node {
 /* No right: it may lie beyond the window size, below 2^48, where DMA engines reach it, and accesses do not. */
 #define ARDMA_RIGHT_BEYOND	(1U << 5)
 
+/* Bytes in a name: UTF-8 by convention, zeros behind it. All zeros is no name. */
+#define ARDMA_NAME_SIZE		24
+
 /* ardma_export.offset: the adaptor chooses. */
 #define ARDMA_OFFSET_ANY	(~0ULL)
 
@@ -141,7 +145,7 @@ struct ardma_node {
  *
  *   EINVAL      address, length or offset is not a multiple of the page size; length is 0; it
  *               does not fit into the node's window, or begins in what is the adaptor's own; no right,
- *               an unknown right or space, or no node
+ *               an unknown right or space, or no node; other bytes than 0 behind the 0 that ends the name
  *   EFAULT      not mapped, or without the access that the rights need
  *   ENOMEM      more than RLIMIT_MEMLOCK allows, or no memory
  *   ENOSPC      it overlaps another window, or no gap is large enough
@@ -157,6 +161,7 @@ struct ardma_export {
 	__u32 rights;		/* in: ARDMA_RIGHT_* */
 	__u32 space;		/* in: ARDMA_SPACE_* */
 	__u64 nodes[4];		/* in: who has them: bit n % 64 of word n / 64 */
+	__u8 name[ARDMA_NAME_SIZE]; /* in: by which these find it */
 };
 
 /*
@@ -182,6 +187,7 @@ struct ardma_export_bar {
 	__u32 space;		/* in: ARDMA_SPACE_* */
 	__u32 reserved;		/* zero */
 	__u64 nodes[4];		/* in: who has them: bit n % 64 of word n / 64 */
+	__u8 name[ARDMA_NAME_SIZE]; /* in: by which these find it */
 };
 
 /*
@@ -216,6 +222,40 @@ struct ardma_window {
 	__u64 nodes[4];		/* out: as in struct ardma_export */
 	__u32 owner;		/* out: process that made it; 0 where it is not visible from here */
 	__u32 flags;		/* out: ARDMA_WINDOW_* */
+};
+
+/* Values of ardma_inventory.kind; a node may have others. */
+#define ARDMA_KIND_NONE			0	/* there is no such entry */
+#define ARDMA_KIND_BUS			1	/* the node itself: its length is that of its window */
+#define ARDMA_KIND_MEMORY		2	/* a window of its guest's memory */
+#define ARDMA_KIND_BUS_WINDOW		3	/* a window of other devices of its guest */
+#define ARDMA_KIND_MEMORY_DEVICE	4	/* a memory device that its adaptor hosts */
+#define ARDMA_KIND_IO_DEVICE		5	/* an I/O device that its adaptor hosts */
+
+/*
+ * ARDMA_IOC_INVENTORY: what a node exports to this one, one by one; of this node itself, all that it
+ * exports. Entry 0 is the node, where it was ever reached. Behind the last entry the kind is
+ * ARDMA_KIND_NONE. A list was read whole if count and version are the same in all answers.
+ * ARDMA_EVENT_INVENTORY says when some node's list may be another one.
+ *
+ * All of it is what the other node says: it may be wrong, and the rights are kept by that node.
+ *
+ *   EINVAL      beyond node 255, or beyond entry 2^24 - 1
+ *   EAGAIN      the list kept changing meanwhile
+ *   EOPNOTSUPP  the adaptor is older than its version 1.1
+ */
+struct ardma_inventory {
+	__u32 node;		/* in: the node's id, 0 to 255 */
+	__u32 index;		/* in: 0, 1, ... */
+	__u32 count;		/* out: entries in all */
+	__u32 version;		/* out: of the list */
+	__u32 kind;		/* out: ARDMA_KIND_* */
+	__u32 rights;		/* out: ARDMA_RIGHT_* */
+	__u32 space;		/* out: ARDMA_SPACE_* */
+	__u32 reserved;		/* zero */
+	__u64 offset;		/* out: in that node's window of the space */
+	__u64 length;		/* out: bytes */
+	__u8 name[ARDMA_NAME_SIZE]; /* out */
 };
 
 /*
@@ -452,7 +492,7 @@ struct ardma_export_key {
 	__u64 length;		/* in: bytes, a multiple of the page size */
 	__u64 offset;		/* in, or ARDMA_OFFSET_ANY; out: in this node's window */
 	__u64 nodes[4];		/* in: who has them: bit n % 64 of word n / 64 */
-	__u64 name[3];		/* in: 24 bytes, filled up with zeros; as other nodes find it */
+	__u8 name[ARDMA_NAME_SIZE]; /* in: by which these find it */
 	__u64 reserved;		/* zero */
 };
 
@@ -468,6 +508,7 @@ struct ardma_export_key {
 /* Resets the function (FLR); all windows of all files are lost. EPERM without CAP_SYS_ADMIN. */
 #define ARDMA_IOC_RESET		_IO(ARDMA_IOC_MAGIC, 0x07)
 #define ARDMA_IOC_EXPORT_BAR	_IOWR(ARDMA_IOC_MAGIC, 0x08, struct ardma_export_bar)
+#define ARDMA_IOC_INVENTORY	_IOWR(ARDMA_IOC_MAGIC, 0x09, struct ardma_inventory)
 #define ARDMA_IOC_LISTEN	_IOW(ARDMA_IOC_MAGIC, 0x10, struct ardma_listen)
 #define ARDMA_IOC_MASK		_IOW(ARDMA_IOC_MAGIC, 0x11, struct ardma_mask)
 #define ARDMA_IOC_RANGE		_IOWR(ARDMA_IOC_MAGIC, 0x20, struct ardma_range)

@@ -2,6 +2,7 @@
 
 use super::raw::format_nodes;
 use super::*;
+use crate::adaptor::inventory::Name;
 use crate::config::{Config, RawConfig};
 
 fn config(devices: &str) -> Result<Config, ConfigError> {

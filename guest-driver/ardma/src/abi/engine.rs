@@ -2,7 +2,7 @@
 
 #[cfg(test)]
 use super::Field;
-use super::{Argument, READ, WRITE, request};
+use super::{Argument, NAME_SIZE, READ, WRITE, request};
 
 /// Right of the engine here: it may read the memory, to send it.
 pub const LOCAL_READ: u32 = 1 << 0;
@@ -77,8 +77,8 @@ arguments! {
         offset: u64,
         /// In: who has the rights: bit `n % 64` of word `n / 64`.
         nodes: [u64; 4],
-        /// In: 24 bytes, filled up with zeros.
-        name: [u64; 3],
+        /// In: by which these find it.
+        name: [u8; NAME_SIZE],
         /// 0.
         reserved: u64,
     }

@@ -5,7 +5,7 @@
 
 use super::commands::{Commands, wait};
 use super::{Failure, file_failure, signals};
-use ardma::{Adaptor, Bar, ExportOptions, Function, Memory, Nodes, PAGE, Space, parse_size};
+use ardma::{Adaptor, Bar, ExportOptions, Function, Memory, Name, Nodes, PAGE, Space, parse_size};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -65,6 +65,9 @@ pub struct Arguments {
     /// Which nodes may: ids and ranges such as 1,3-5, or all.
     #[arg(long, default_value = "all")]
     nodes: Nodes,
+    /// By which these find it in `ardma list`.
+    #[arg(long)]
+    name: Option<Name>,
     /// Set every byte before the export.
     #[arg(long, value_parser = parse_byte, conflicts_with = "from")]
     fill: Option<u8>,
@@ -133,6 +136,7 @@ pub fn run(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Res
         atomic: arguments.atomic,
         beyond: arguments.beyond,
         nodes: arguments.nodes,
+        name: arguments.name.unwrap_or_default(),
     };
     if let Some(function) = arguments.pci {
         let (number, start, length) = (arguments.bar, arguments.start, arguments.size);

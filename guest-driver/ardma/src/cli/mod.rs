@@ -8,6 +8,7 @@ pub mod commands;
 pub mod copy;
 pub mod export;
 pub mod info;
+pub mod list;
 pub mod message;
 pub mod perf;
 pub mod progress;
@@ -37,6 +38,8 @@ pub struct Arguments {
 enum Command {
     /// Show this node, its peers, and what it exports.
     Info,
+    /// Show all nodes, and what each exports to this one.
+    List(list::Arguments),
     /// Export zeroed memory to other nodes and hold it.
     Export(export::Arguments),
     /// Store values or bytes into another node's memory or I/O space, and check.
@@ -167,6 +170,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
     let adaptor = Adaptor::open(&arguments.device)?;
     match &arguments.command {
         Command::Info => info::run(&arguments.device, &adaptor, out),
+        Command::List(list) => list::run(&adaptor, list, out),
         Command::Export(export) => export::run(&adaptor, export, out),
         Command::Write(write) => access::write(&adaptor, write, out),
         Command::Read(read) => access::read(&adaptor, read, out),

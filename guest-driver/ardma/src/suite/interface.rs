@@ -79,6 +79,11 @@ fn bad_exports(context: &Context) -> Verdict {
     bad("an unknown right", &|export| export.rights |= 1 << 31)?;
     bad("no node", &|export| export.nodes = [0; 4])?;
     bad("an unknown space", &|export| export.space = 2)?;
+    for at in [1, 23] {
+        bad("a letter behind the name's end", &|export| {
+            export.name = std::array::from_fn(|here| u8::from(here == at));
+        })?;
+    }
     let io = |offset, pages: u64| {
         move |export: &mut abi::Export| {
             (export.space, export.offset) = (abi::SPACE_IO, offset);
@@ -161,6 +166,7 @@ fn bad_calls(context: &Context) -> Verdict {
         ("OVERFLOW_ACK", abi::OverflowAck::REQUEST),
         ("EVENTS", abi::Events::REQUEST),
         ("LISTEN", abi::Listen::REQUEST),
+        ("INVENTORY", abi::Inventory::REQUEST),
     ] {
         refused(&format!("{name} with a null pointer"), call(request, 0), libc::EFAULT)?;
         refused(&format!("{name} with a kernel address"), call(request, 1 << 63), libc::EFAULT)?;

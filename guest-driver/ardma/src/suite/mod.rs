@@ -6,6 +6,7 @@ mod assurance;
 mod engine;
 mod errors;
 mod interface;
+mod inventory;
 mod io;
 mod local;
 mod remote;
@@ -21,6 +22,9 @@ use tap::{Problem, Tap, Verdict};
 const SCRATCH: u64 = 64 << 10;
 /// Bytes that the tests of the I/O space need there.
 const IO_SCRATCH: u64 = 8 << 10;
+
+/// The groups of tests.
+const GROUPS: [&str; 7] = ["local", "remote", "errors", "io", "assurance", "inventory", "engine"];
 
 /// Arguments of `ardma test`.
 #[derive(Debug, Default, clap::Args)]
@@ -49,8 +53,8 @@ pub struct Arguments {
     /// A doorbell to which the peer listens.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(0..64), requires = "peer")]
     doorbell: Option<u8>,
-    /// Run only this group: local, remote, errors, io, assurance or engine. May be given more than once.
-    #[arg(long, value_name = "NAME", value_parser = ["local", "remote", "errors", "io", "assurance", "engine"])]
+    /// Run only this group: local, remote, errors, io, assurance, inventory or engine. May be given more than once.
+    #[arg(long, value_name = "NAME", value_parser = GROUPS)]
     group: Vec<String>,
     /// Show the tests and run none.
     #[arg(long)]
@@ -121,7 +125,7 @@ fn clear(window: &RemoteWindow) -> Verdict {
 /// Every test, in the order in which they run.
 fn cases() -> impl Iterator<Item = &'static Case> {
     let groups = [local::CASES, interface::CASES, remote::CASES, errors::CASES, io::CASES, assurance::CASES];
-    groups.into_iter().flatten().chain(engine::cases())
+    groups.into_iter().chain([inventory::CASES]).flatten().chain(engine::cases())
 }
 
 /// Runs or lists the tests.
@@ -162,7 +166,7 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         let titles: BTreeSet<_> = text.lines().collect();
         assert_eq!(titles.len(), cases().count());
-        for group in ["local", "remote", "errors", "io", "assurance", "engine"] {
+        for group in GROUPS {
             assert!(titles.iter().any(|title| title.starts_with(&format!("{group}: "))), "{group}");
         }
         assert!(titles.iter().all(|title| title.ends_with(']')));
