@@ -1,6 +1,6 @@
 //! Measurements of the DMA engine.
 
-use super::{Run, Test, Times};
+use super::{FILL, Run, Test, Times};
 use crate::cli::Failure;
 use ardma::{Adaptor, Completion, INLINE, LocalRights, Memory, Operation, Queue, QueueOptions, Registered};
 use std::collections::VecDeque;
@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 const LONG: Duration = Duration::from_secs(60);
 
 pub fn measure(adaptor: &Adaptor, run: &Run) -> Result<Times, Failure> {
-    let memory = adaptor.register(Memory::new(run.size)?, LocalRights::ALL)?;
+    let memory = Memory::new(run.size)?;
+    memory.fill(FILL);
+    let memory = adaptor.register(memory, LocalRights::ALL)?;
     // A latency is measured without sleeping, as perftest does.
     let options = QueueOptions { entries: run.depth, scatter: 0, poll: LONG, ..QueueOptions::default() };
     let queues = (0..run.queues.max(1)).map(|_| Ok(Lane::new(adaptor.connect(&options)?)));
@@ -44,7 +46,7 @@ pub fn measure(adaptor: &Adaptor, run: &Run) -> Result<Times, Failure> {
 /// Small writes need no memory of their own.
 fn operation(run: &Run, memory: &Registered) -> Result<Operation, Failure> {
     let size = usize::try_from(run.size).unwrap_or(usize::MAX);
-    Ok(match [0x5a; INLINE].get(..size) {
+    Ok(match [FILL; INLINE].get(..size) {
         Some(bytes) if run.test.writes() => Operation::write_bytes(bytes, run.place)?,
         _ if run.test.writes() => Operation::write(memory.part(0, run.size)?, run.place),
         _ => Operation::read(run.place, memory.part(0, run.size)?),

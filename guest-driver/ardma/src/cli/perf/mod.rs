@@ -14,6 +14,9 @@ const ALL_SIZES: std::ops::RangeInclusive<u32> = 3..=20;
 const BYTES: u64 = 64 << 20;
 const ITERATIONS: std::ops::RangeInclusive<u64> = 10..=1000;
 
+/// What is written.
+const FILL: u8 = 0x5a;
+
 /// Arguments of `ardma perf`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -1,13 +1,13 @@
 //! Measurements of stores and loads.
 
-use super::{By, Run, Times};
+use super::{By, FILL, Run, Times};
 use crate::cli::Failure;
 use ardma::{Adaptor, Direction, RemoteWindow};
 
 pub fn measure(adaptor: &Adaptor, run: &Run) -> Result<Times, Failure> {
     let window = adaptor.map(run.place, run.size)?;
     let size = usize::try_from(run.size).unwrap_or(usize::MAX);
-    let mut bytes = vec![0x5a; size];
+    let mut bytes = vec![FILL; size];
     let mut back = vec![0; size];
     // Errors of an earlier program are no answer to this one.
     check(&window, None)?;
