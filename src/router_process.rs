@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::adaptor::Instant;
 use crate::adaptor::mesh::limits::KEEPALIVE_PARTS;
 use crate::adaptor::mesh::neighbour::{End, Neighbour};
-use crate::adaptor::mesh::packet::Incarnation;
+use crate::adaptor::mesh::packet::{Incarnation, Sink as _};
 use crate::adaptor::random::Random;
 use crate::chatter::Chatter;
 use crate::config::RouterConfig;
@@ -144,7 +144,7 @@ impl Service for RouterProcess {
         let router = &mut self.router;
         progress |= self.links.transmit(|link, out| {
             let packet = router.poll_packet(link);
-            packet.map(|packet| out.extend_from_slice(&packet)).is_some()
+            packet.map(|packet| out.put_payload(&packet)).is_some()
         });
         progress
     }

@@ -17,7 +17,7 @@ use assured_rdma::adaptor::Instant;
 use assured_rdma::adaptor::address::NodeId;
 use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::mesh::neighbour::{End, LinkId, Neighbour, Refusal, Role};
-use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet};
+use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Sink as _};
 use assured_rdma::net::{Company, LinkEvent, Links, Owner, Settings};
 use assured_rdma::poller::{Poller, Reports, Token};
 
@@ -237,7 +237,7 @@ impl Doorstep {
         let outbox = &mut self.outbox;
         progress |= self.links.transmit(|link, out| {
             let packet = outbox.get_mut(&link).and_then(VecDeque::pop_front);
-            packet.map(|packet| out.extend(packet)).is_some()
+            packet.map(|packet| out.put(&packet)).is_some()
         });
         progress
     }

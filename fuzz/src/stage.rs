@@ -390,16 +390,16 @@ impl Stage {
             self.tested.handle_memory_done(now, operation.id(), result);
         }
         assert!(self.honest.poll_memory(now).is_none(), "the honest node exports nothing");
-        while let Some(packet) = self.tested.poll_packet(now, HONEST) {
+        while let Some(packet) = self.tested.poll_packet(now, HONEST, &mut |_| Err(MemoryFault::Unmapped)) {
             progress = true;
             self.honest.handle_packet(now, TESTED, packet);
         }
-        while let Some(packet) = self.honest.poll_packet(now, TESTED) {
+        while let Some(packet) = self.honest.poll_packet(now, TESTED, &mut |_| Err(MemoryFault::Unmapped)) {
             progress = true;
             self.tested.handle_packet(now, HONEST, packet);
         }
         while self.link && self.reads {
-            let Some(packet) = self.tested.poll_packet(now, HOSTILE) else { break };
+            let Some(packet) = self.tested.poll_packet(now, HOSTILE, &mut |_| Err(MemoryFault::Unmapped)) else { break };
             progress = true;
             assert_discreet(&packet);
             self.hostile.observe(&packet);

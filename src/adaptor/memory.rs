@@ -31,6 +31,20 @@ pub struct Segment {
     pub len: usize,
 }
 
+/// Bytes of this node's memory that a transaction carries to another node. They are looked up when the transaction is sent, as they are then.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Source {
+    /// Whose addresses the segments are.
+    pub home: Home,
+    /// From where, one after the other.
+    pub segments: Vec<Segment>,
+    /// The sum of their lengths in bytes.
+    pub len: usize,
+}
+
+/// Gives the bytes of a [`Source`], or says why there are none: the shell's way into its guest's memory.
+pub type Load<'a> = dyn FnMut(&Source) -> MemoryResult + 'a;
+
 /// What is to be done. In memory an operation is executed whole or not at all: every
 /// segment is checked before the first byte is copied.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

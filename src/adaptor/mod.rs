@@ -46,7 +46,7 @@ use self::dma::{Engine, Failure};
 use self::function::{Function, event as events};
 use self::inventory::{Entry, Inventory, Name};
 use self::master::{CommandStatus, ExportError, HostedWindow, Master, Sharing};
-use self::memory::{Home, MemoryFault, MemoryOperation, MemoryResult, OperationId};
+use self::memory::{Home, Load, MemoryFault, MemoryOperation, MemoryResult, OperationId, Source};
 use self::mesh::limits::Window;
 use self::mesh::neighbour::Refusal;
 use self::mesh::packet::{Incarnation, Packet};
@@ -432,9 +432,11 @@ impl Adaptor {
         operation.segments().iter().any(|segment| self.function.config.is_own(geometry, segment))
     }
 
-    /// The next packet for the link to `to`.
-    pub fn poll_packet(&mut self, now: Instant, to: NodeId) -> Option<Packet> {
-        self.mesh.poll_packet(now, to)
+    /// The next packet for the link to `to`; `load` gives it bytes of the guest's memory, which a function that may not be bus master doesn't reach.
+    pub fn poll_packet(&mut self, now: Instant, to: NodeId, load: &mut Load<'_>) -> Option<Packet> {
+        let is_master = self.function.config.bus_master_enabled();
+        let mut load = |source: &Source| if is_master { load(source) } else { Err(MemoryFault::Unmapped) };
+        self.mesh.poll_packet(now, to, &mut load)
     }
 
     /// A vector to signal.

@@ -76,6 +76,8 @@ codes! {
     BadKey = 0x86, "no such key";
     /// The entry that asks for the operation has no meaning.
     BadRequest = 0x87, "bad request";
+    /// The memory of this node that was to be sent did not answer.
+    LocalFault = 0x88, "local memory fault";
     /// The answer did not come before the deadline.
     Timeout = 0xc1, "timeout";
     /// The node was restarted or reset while the transaction was under way.

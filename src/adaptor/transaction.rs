@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::Instant;
 use super::address::Place;
 use super::channel::Channel;
-use super::memory::AtomicAction;
+use super::memory::{AtomicAction, Source};
 use super::status::{Code, Direction};
 
 /// The longest load or store of a bus in bytes.
@@ -23,16 +23,52 @@ pub struct Request {
     /// Where it goes.
     pub place: Place,
     /// What it does there.
-    pub kind: RequestKind,
+    pub kind: RequestKind<Payload>,
     /// When the bus began it; its deadline counts from here.
     pub posted: Instant,
 }
 
-/// What a transaction does.
+/// What a transaction that starts here carries to its destination.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum RequestKind {
+pub enum Payload {
+    /// These bytes.
+    Bytes(Bytes),
+    /// Bytes of the guest's memory.
+    Memory(Source),
+}
+
+impl From<Bytes> for Payload {
+    fn from(bytes: Bytes) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+/// Something with a length in bytes.
+pub trait Extent {
+    /// The length.
+    fn extent(&self) -> usize;
+}
+
+impl Extent for Bytes {
+    fn extent(&self) -> usize {
+        self.len()
+    }
+}
+
+impl Extent for Payload {
+    fn extent(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Memory(source) => source.len,
+        }
+    }
+}
+
+/// What a transaction does; `P` is what it writes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum RequestKind<P = Bytes> {
     /// Writes these bytes.
-    Write(Bytes),
+    Write(P),
     /// Reads this many bytes.
     Read {
         /// How many.
@@ -91,9 +127,9 @@ impl Atomic {
     }
 }
 
-impl RequestKind {
+impl<P: Extent> RequestKind<P> {
     /// Which way its data goes; that of an atomic operation counts as a write, because it changes what is there.
-    pub const fn direction(&self) -> Direction {
+    pub fn direction(&self) -> Direction {
         match self {
             Self::Write(_) | Self::Atomic(_) => Direction::Write,
             Self::Read { .. } => Direction::Read,
@@ -109,7 +145,7 @@ impl RequestKind {
     /// The bytes that it moves, either way.
     pub fn len(&self) -> usize {
         match self {
-            Self::Write(data) => data.len(),
+            Self::Write(data) => data.extent(),
             Self::Read { len } => usize::try_from(*len).unwrap_or(usize::MAX),
             Self::Atomic(_) => Atomic::SIZE as usize,
         }

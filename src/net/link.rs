@@ -7,12 +7,16 @@ use std::io;
 use std::net::{Shutdown, TcpStream};
 
 use super::identity::Owner;
+use super::outgoing::Outgoing;
 use super::transport::{Transport, is_transient};
 use crate::adaptor::mesh::framing::{Frame, FrameError, Framer};
 use crate::poller::{Interest, Poller, Token};
 
-/// Bytes moved in one system call: packets are gathered up to this before they are written, and this much is read at once.
+/// Bytes that are read in one system call where not more comes.
 pub const CHUNK: usize = 64 << 10;
+/// The most that is moved in one system call, since each has its price: packets are gathered up to this before they are written, and
+/// so much is read where bulk traffic waits in the socket.
+pub const MOST_AT_ONCE: usize = 256 << 10;
 
 /// A connection, registered with the poller for as long as it lives.
 #[derive(Debug)]
@@ -24,9 +28,9 @@ pub struct Connection {
     /// What the poller was told.
     interest: Interest,
     framer: Framer,
-    out: Vec<u8>,
-    /// Bytes at the start of `out` that are sent already.
-    sent: usize,
+    /// Bytes to read at once; grows while they come so fast.
+    at_once: usize,
+    out: Outgoing,
     /// The socket was full at the last write, and has not become writable since.
     blocked: bool,
 }
@@ -39,8 +43,8 @@ impl Connection {
     pub fn new(transport: Transport, poller: &Poller, token: Token, wanted: Interest) -> io::Result<Self> {
         let interest = transport.interest(wanted);
         poller.add(transport.stream(), token, interest)?;
-        let (framer, out) = (Framer::default(), Vec::new());
-        Ok(Self { transport, token, wanted, interest, framer, out, sent: 0, blocked: false })
+        let (framer, out) = (Framer::default(), Outgoing::default());
+        Ok(Self { transport, token, wanted, interest, framer, at_once: CHUNK, out, blocked: false })
     }
 
     /// The socket.
@@ -73,13 +77,23 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads once into `scratch`, without TLS at most `most` bytes. `Ok(Some(0))` is the end of the stream, `None` that nothing came for the mesh.
+    /// Reads once, without TLS at most `most` bytes. `Ok(Some(0))` is the end of the stream, `None` that nothing came for the mesh.
     ///
     /// # Errors
     /// As [`Transport::receive`] and [`Poller::modify`].
     pub fn receive(&mut self, poller: &Poller, scratch: &mut [u8], most: usize) -> io::Result<Option<usize>> {
-        let framer = &mut self.framer;
-        let received = self.transport.receive(scratch, most, |bytes| framer.push(bytes))?;
+        let most = most.min(self.at_once);
+        let received = self.transport.receive(scratch, most, self.framer.buffer_mut())?;
+        if let Some(len) = received {
+            let quarter = self.at_once / 4;
+            self.at_once = if len == self.at_once {
+                self.at_once.saturating_mul(2).min(MOST_AT_ONCE)
+            } else if len < quarter {
+                quarter.max(CHUNK)
+            } else {
+                self.at_once
+            };
+        }
         self.set_interest(poller, self.wanted)?;
         Ok(received)
     }
@@ -118,14 +132,14 @@ impl Connection {
         &mut self,
         poller: &Poller,
         chunks: usize,
-        mut next: impl FnMut(&mut Vec<u8>) -> bool,
+        mut next: impl FnMut(&mut Outgoing) -> bool,
     ) -> io::Result<bool> {
         let mut progress = false;
         for _ in 0..chunks {
             if self.blocked {
                 break;
             }
-            while self.out.len() < CHUNK && next(&mut self.out) {}
+            while self.out.len() < MOST_AT_ONCE && next(&mut self.out) {}
             if self.out.is_empty() && self.transport.flush()? {
                 break;
             }
@@ -138,18 +152,14 @@ impl Connection {
 
     /// Writes the out buffer; whether all of it went out.
     fn write_out(&mut self) -> io::Result<bool> {
-        while let Some(rest) = self.out.get(self.sent..)
-            && !rest.is_empty()
-        {
-            match self.transport.write(rest) {
-                Ok(len) => self.sent = self.sent.saturating_add(len),
+        while !self.out.is_empty() {
+            match self.transport.write(&self.out) {
+                Ok(len) => self.out.advance(len),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_transient(&error) => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
-        self.out.clear();
-        self.sent = 0;
         self.transport.flush()
     }
 }

@@ -7,11 +7,13 @@
 use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
+use bytes::BytesMut;
 use rustls::{AlertDescription, CertificateError};
 
 use super::credentials::{Credentials, identify};
 use super::identity::{Identity, Owner};
 use super::link::CHUNK;
+use super::outgoing::Outgoing;
 use crate::poller::Interest;
 
 /// The most bytes of a handshake that are read: chains of certificates are a tenth of it.
@@ -92,8 +94,9 @@ impl Transport {
         }
     }
 
-    /// Reads once, into `scratch`, and hands over what arrived: without TLS at most `most` bytes. `Ok(Some(0))` is the end of the
-    /// stream, `None` that there is nothing to hand over now. Sends what TLS has to answer, if the socket takes it.
+    /// Reads once and appends what arrived to `received`: without TLS at most `most` bytes, straight from the socket; with it what
+    /// fits into `scratch`. `Ok(Some(0))` is the end of the stream, `None` that there is nothing new now. Sends what TLS has to
+    /// answer, if the socket takes it.
     ///
     /// # Errors
     /// As the socket gives them; [`ErrorKind::InvalidData`] where the other side is not one to talk to, with a text for the operator.
@@ -101,28 +104,25 @@ impl Transport {
         &mut self,
         scratch: &mut [u8],
         most: usize,
-        mut deliver: impl FnMut(&[u8]),
+        received: &mut BytesMut,
     ) -> io::Result<Option<usize>> {
-        let room = match &self.security {
-            Security::Plain { .. } => most.min(scratch.len()),
-            Security::Tls(_) => scratch.len(),
-        };
-        let scratch = scratch.get_mut(..room).unwrap_or_default();
-        let read = match (&self.stream).read(scratch) {
-            Err(error) if is_transient(&error) => None,
-            read => Some(read),
-        };
         match &mut self.security {
             Security::Plain { fresh } => {
-                let Some(len) = read.transpose()? else { return Ok(None) };
-                let bytes = scratch.get(..len).unwrap_or_default();
+                let before = received.len();
+                let len = match read_some(&self.stream, received, most) {
+                    Err(error) if is_transient(&error) => return Ok(None),
+                    read => read?,
+                };
                 if core::mem::replace(fresh, false) {
-                    reject_tls(bytes)?;
+                    reject_tls(received.get(before..).unwrap_or_default())?;
                 }
-                deliver(bytes);
                 Ok(Some(len))
             }
             Security::Tls(session) => {
+                let read = match (&self.stream).read(scratch) {
+                    Err(error) if is_transient(&error) => None,
+                    read => Some(read),
+                };
                 let result = match read {
                     None => Ok(None),
                     Some(Ok(0)) if session.peer.is_some() => Ok(Some(0)),
@@ -131,7 +131,7 @@ impl Transport {
                         Err(session.cut_short("reset"))
                     }
                     Some(Err(error)) => Err(error),
-                    Some(Ok(len)) => session.take_in(scratch.get(..len).unwrap_or_default(), &mut deliver),
+                    Some(Ok(len)) => session.take_in(scratch.get(..len).unwrap_or_default(), received),
                 };
                 // Also after an error, so that the other side learns of it.
                 let flushed = session.flush(&self.stream);
@@ -142,16 +142,18 @@ impl Transport {
         }
     }
 
-    /// Takes some of `bytes` to send; how many, at least one.
+    /// Takes some of the bytes in `out` to send; how many, at least one.
     ///
     /// # Errors
     /// As the socket gives them; [`ErrorKind::WouldBlock`] where there is no room now.
-    pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Security::Tls(session) = &mut self.security else { return (&self.stream).write(bytes) };
+    pub fn write(&mut self, out: &Outgoing) -> io::Result<usize> {
+        let Security::Tls(session) = &mut self.security else {
+            return (&self.stream).write_vectored(&out.slices());
+        };
         if !session.flush(&self.stream)? {
             return Err(ErrorKind::WouldBlock.into());
         }
-        let taken = session.connection.writer().write(bytes)?;
+        let taken = session.connection.writer().write(out.first())?;
         if taken == 0 { Err(ErrorKind::WouldBlock.into()) } else { Ok(taken) }
     }
 
@@ -217,7 +219,7 @@ impl Session {
     }
 
     /// Decrypts everything in `bytes`.
-    fn take_in(&mut self, mut bytes: &[u8], deliver: &mut impl FnMut(&[u8])) -> io::Result<Option<usize>> {
+    fn take_in(&mut self, mut bytes: &[u8], received: &mut BytesMut) -> io::Result<Option<usize>> {
         let stranger = self.handshake == 0;
         let speaks_tls = bytes.first().is_none_or(|first| TLS_RECORDS.contains(first));
         let mut delivered = 0usize;
@@ -240,7 +242,7 @@ impl Session {
                     return Err(refusal("its TLS handshake is too long"));
                 }
             }
-            delivered = delivered.saturating_add(self.hand_over(deliver)?);
+            delivered = delivered.saturating_add(self.hand_over(received)?);
             if state.peer_has_closed() {
                 return if self.peer.is_some() { Ok(Some(0)) } else { Err(self.cut_short("closed")) };
             }
@@ -249,13 +251,13 @@ impl Session {
     }
 
     /// Hands over all plaintext; how much it was.
-    fn hand_over(&mut self, deliver: &mut impl FnMut(&[u8])) -> io::Result<usize> {
+    fn hand_over(&mut self, received: &mut BytesMut) -> io::Result<usize> {
         let mut reader = self.connection.reader();
         let mut delivered = 0usize;
         loop {
             let len = match reader.fill_buf() {
                 Ok(chunk) => {
-                    deliver(chunk);
+                    received.extend_from_slice(chunk);
                     chunk.len()
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
@@ -278,6 +280,18 @@ impl Session {
         };
         io::Error::new(ErrorKind::ConnectionReset, text)
     }
+}
+
+/// Reads once, at most `most` bytes, and appends them to `received`; how many. 0 is the end of the stream.
+fn read_some(stream: &TcpStream, received: &mut BytesMut, most: usize) -> io::Result<usize> {
+    received.reserve(most);
+    let room = received.spare_capacity_mut();
+    let len = room.len().min(most);
+    let (read, _) = rustix::io::read(stream, room.get_mut(..len).unwrap_or_default())?;
+    let len = read.len();
+    // SAFETY: rustix has initialised the first `len` bytes of the spare capacity.
+    unsafe { received.set_len(received.len().saturating_add(len)) };
+    Ok(len)
 }
 
 /// Whether the same call may succeed later.

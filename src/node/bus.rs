@@ -11,7 +11,7 @@ use std::rc::Rc;
 use super::StartError;
 use super::guest::Guest;
 use crate::adaptor::address::Geometry;
-use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId};
+use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId, Source};
 use crate::adaptor::{Adaptor, Completion, Instant};
 use crate::poller::{Interest, Poller, Report, Token};
 use crate::vfio::{Connection, DeviceShape, Listener};
@@ -104,6 +104,11 @@ impl Bus {
             Some(guest) => guest.execute(operation),
             None => Some(Err(MemoryFault::Unmapped)),
         }
+    }
+
+    /// Copies bytes of the guest's memory out; without a guest there are none.
+    pub fn load(&self, source: &Source) -> MemoryResult {
+        self.guest.as_ref().map_or(Err(MemoryFault::Unmapped), |guest| guest.load(source))
     }
 
     /// An operation on the guest's bus that has ended.

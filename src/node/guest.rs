@@ -8,7 +8,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use crate::adaptor::address::Geometry;
-use crate::adaptor::memory::{Home, MemoryFault, MemoryOperation, MemoryResult, OperationId};
+use crate::adaptor::memory::{Home, MemoryFault, MemoryOperation, MemoryResult, OperationId, Source};
 use crate::adaptor::pci::msix::VECTORS;
 use crate::adaptor::{Adaptor, Busy, Completion, Instant, LoadTag, MemoryView, Region};
 use crate::poller::{Interest, Poller, Report, Token};
@@ -291,6 +291,14 @@ impl Guest {
         match self.connection.send_dma(operation.id(), segment.address, &kind) {
             Ok(()) => None,
             Err(_) => Some(Err(MemoryFault::Refused)),
+        }
+    }
+
+    /// Copies bytes of the guest's memory out.
+    pub fn load(&self, source: &Source) -> MemoryResult {
+        match source.home {
+            Home::Guest => self.memory.load(&source.segments),
+            Home::Bus | Home::Hosted(_) => Err(MemoryFault::Refused),
         }
     }
 

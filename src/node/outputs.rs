@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::{Local, Node};
 use crate::adaptor::event::Event;
-use crate::adaptor::memory::Home;
+use crate::adaptor::memory::{Home, MemoryFault};
 use crate::adaptor::mesh::framing::Frame;
 use crate::adaptor::mesh::neighbour::{LinkId, Refusal};
 use crate::adaptor::mesh::packet::Body;
@@ -154,9 +154,14 @@ impl Node {
         if self.locals.len() < 2 {
             return false;
         }
-        let mut adaptors: Vec<_> = self.locals.iter_mut().map(|local| &mut local.adaptor).collect();
+        let own = self.paths.own();
+        let (mut adaptors, buses): (Vec<_>, Vec<_>) =
+            self.locals.iter_mut().map(|local| (&mut local.adaptor, &local.bus)).unzip();
         // As for what is sent.
-        backplane::exchange(self.clock.now(), &mut adaptors)
+        backplane::exchange(self.clock.now(), &mut adaptors, |node, source| {
+            let bus = own.number(node).and_then(|number| buses.get(number));
+            bus.map_or(Err(MemoryFault::Unmapped), |bus| bus.load(source))
+        })
     }
 
     /// Sends what the buses have for each other and for other nodes. Returns whether there was anything.
@@ -168,8 +173,10 @@ impl Node {
         let (locals, paths) = (&mut self.locals, &mut self.paths);
         let own = paths.own();
         progress |= self.links.transmit(|link, out| {
-            let packet =
-                paths.serve(link, |from, to| locals.get_mut(own.number(from)?)?.adaptor.poll_packet(now, to));
+            let packet = paths.serve(link, |from, to| {
+                let Local { adaptor, bus, .. } = locals.get_mut(own.number(from)?)?;
+                adaptor.poll_packet(now, to, &mut |source| bus.load(source))
+            });
             packet.map(|packet| packet.emit(out)).is_some()
         });
         progress

@@ -3,12 +3,14 @@
 //! Every mapping of the client is one range, by guest address; ranges never overlap. A range with a file is mapped into
 //! this process too; one without is known but not reachable.
 
+use super::buffers::Buffers;
 use super::message::{DmaMap, DmaUnmap};
 use super::sharing::{FileId, Sharing};
 use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult, Segment};
 use crate::mapped::{Mapping, Piece};
 use bytes::{Buf, Bytes};
 use log::error;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs::File;
@@ -120,6 +122,7 @@ pub struct GuestMemory {
     /// The most ranges.
     limit: usize,
     files: HashMap<FileId, KnownFile>,
+    buffers: RefCell<Buffers>,
     /// With so many, those that are gone are forgotten.
     forget_at: usize,
     seen_file: bool,
@@ -140,6 +143,7 @@ impl GuestMemory {
             ranges: BTreeMap::new(),
             limit: MAX_RANGES,
             files: HashMap::new(),
+            buffers: RefCell::default(),
             forget_at: 0,
             seen_file: false,
             private: false,
@@ -314,19 +318,7 @@ impl GuestMemory {
     /// Where a segment is not in memory that may be accessed so.
     pub fn execute(&self, operation: &MemoryOperation) -> MemoryResult {
         match operation {
-            MemoryOperation::Read { segments, .. } => {
-                let pieces = self.resolve(segments, false)?;
-                let total = pieces.iter().map(Piece::len).fold(0, usize::saturating_add);
-                let mut data = vec![0; total];
-                let mut rest = data.as_mut_slice();
-                for piece in &pieces {
-                    let (part, behind) =
-                        rest.split_at_mut_checked(piece.len()).ok_or(MemoryFault::Unmapped)?;
-                    piece.load(part)?;
-                    rest = behind;
-                }
-                Ok(data.into())
-            }
+            MemoryOperation::Read { segments, .. } => self.load(segments),
             MemoryOperation::Atomic { segment, action, .. } => {
                 let pieces = self.resolve(core::slice::from_ref(segment), true)?;
                 // A number that is cut in two is no number.
@@ -343,6 +335,23 @@ impl GuestMemory {
                 Ok(Bytes::new())
             }
         }
+    }
+
+    /// Copies the segments, one after the other, out of memory.
+    ///
+    /// # Errors
+    /// Where a segment is not in memory that may be accessed so.
+    pub fn load(&self, segments: &[Segment]) -> MemoryResult {
+        let pieces = self.resolve(segments, false)?;
+        let total = pieces.iter().map(Piece::len).fold(0, usize::saturating_add);
+        self.buffers.borrow_mut().read(total, |mut rest| {
+            for piece in &pieces {
+                let (part, behind) = rest.split_at_mut_checked(piece.len()).ok_or(MemoryFault::Unmapped)?;
+                piece.load(part)?;
+                rest = behind;
+            }
+            Ok(())
+        })
     }
 
     /// Whether a segment touches the guest's own memory, so that it is not, or not only, another device's.

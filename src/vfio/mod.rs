@@ -13,6 +13,7 @@
 //! [`Connection::send_dma`] asks the client to read or write at a bus address on the device's behalf; what comes of that is told by
 //! [`Connection::poll_dma`] some turns later, or never before the end of the connection.
 
+mod buffers;
 mod connection;
 mod descriptors;
 mod interrupts;

@@ -91,8 +91,8 @@ fn between_buses_nothing_goes_over_a_link_and_it_takes_no_time() {
 fn between_buses_no_payload_is_copied_but_into_memory() {
     let mut world = linked();
     let data = Bytes::from(vec![7; 4096]);
-    world.bulk(A, B, 0, TransactionId(1), RequestKind::Write(data.clone()));
-    world.bulk(C, B, 4096, TransactionId(2), RequestKind::Write(data.clone()));
+    world.bulk(A, B, 0, TransactionId(1), RequestKind::Write(data.clone().into()));
+    world.bulk(C, B, 4096, TransactionId(2), RequestKind::Write(data.clone().into()));
     world.run_for(Duration::from_millis(1));
     let executed = |offset| {
         world.executions.iter().find(|execution| execution.offset == offset).map(|execution| &execution.data)

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::memory::{Home, Segment, Source};
 use assured_rdma::adaptor::mesh::limits::WINDOW_BYTES;
 use assured_rdma::adaptor::status::Code;
-use assured_rdma::adaptor::transaction::{RequestKind, TransactionId};
+use assured_rdma::adaptor::transaction::{Payload, RequestKind, TransactionId};
 use assured_rdma::adaptor::{Event, Region};
+use bytes::Bytes;
 
 use crate::network::Station;
-use crate::world::{DEADLINE, EXPORT_LEN, TIMING, World};
+use crate::world::{DEADLINE, EXPORT_LEN, EXPORTED, TIMING, World};
 
 const A: NodeId = NodeId(1);
 const B: NodeId = NodeId(2);
@@ -30,7 +32,7 @@ fn routed() -> World {
 fn fill(world: &mut World, next: &mut u64, depth: u64) {
     while *next - (world.ends.len() as u64) < depth {
         *next += 1;
-        let kind = RequestKind::Write(vec![0xb0; LEN].into());
+        let kind = RequestKind::Write(Bytes::from(vec![0xb0; LEN]).into());
         world.bulk(A, B, 0, TransactionId(*next), kind);
     }
 }
@@ -65,7 +67,7 @@ fn a_load_does_not_wait_behind_a_transfer() {
 fn a_transfer_gets_on_while_stores_keep_the_link_busy() {
     let mut world = direct();
     world.network.rate = 1;
-    world.bulk(A, B, 0, TransactionId(1), RequestKind::Write(vec![0xb0; 64].into()));
+    world.bulk(A, B, 0, TransactionId(1), RequestKind::Write(Bytes::from(vec![0xb0; 64]).into()));
     let start = world.now;
     let mut offset = 0;
     while world.ends.is_empty() {
@@ -95,7 +97,46 @@ fn a_transfer_that_is_too_much_for_the_link_fails_alone() {
     assert!(failed > 0 && failed < 16, "{:?}", world.ends);
     let lost = |event: &(NodeId, Event)| matches!(event.1, Event::LinkDown(_));
     assert!(!world.events.iter().any(lost), "there is no doubt about the peer: {:?}", world.events);
-    world.bulk(A, B, 0, TransactionId(17), RequestKind::Write(vec![0xb1; 64].into()));
+    world.bulk(A, B, 0, TransactionId(17), RequestKind::Write(Bytes::from(vec![0xb1; 64]).into()));
     assert!(world.run_until(DEADLINE, |world| world.ends.len() == 17));
     assert_eq!(world.ends[16].1.code, Code::Ok, "the next epoch works");
+}
+
+/// Of memory that the guest has exported, `len` bytes from `offset` on.
+fn from_memory(offset: u64, len: usize) -> RequestKind<Payload> {
+    let segments = [(offset, len / 3), (offset + (len / 3) as u64, len - len / 3)]
+        .map(|(offset, len)| Segment { address: EXPORTED + offset, len });
+    RequestKind::Write(Payload::Memory(Source { home: Home::Guest, segments: segments.to_vec(), len }))
+}
+
+#[test]
+fn a_transfer_brings_what_is_in_memory_when_it_is_sent() {
+    let mut world = direct();
+    world.bulk(
+        B,
+        A,
+        0,
+        TransactionId(1),
+        RequestKind::Write(Bytes::from_static(b"what is to be sent").into()),
+    );
+    assert!(world.run_until(DEADLINE, |world| world.ends.len() == 1));
+    world.bulk(A, B, 64, TransactionId(2), from_memory(0, 18));
+    assert!(world.run_until(DEADLINE, |world| world.ends.len() == 2));
+    assert_eq!(world.ends[1].1.code, Code::Ok);
+    assert_eq!(world.read(A, B, 64, 8)[..], *b"what is ");
+    assert_eq!(world.read(A, B, 75, 8)[..], *b"be sent\0");
+}
+
+#[test]
+fn a_transfer_out_of_memory_that_is_not_there_fails_alone() {
+    let mut world = direct();
+    let nowhere =
+        Source { home: Home::Guest, segments: vec![Segment { address: 1 << 40, len: 64 }], len: 64 };
+    world.bulk(A, B, 0, TransactionId(1), RequestKind::Write(Bytes::from_static(&[1; 8]).into()));
+    world.bulk(A, B, 0, TransactionId(2), RequestKind::Write(Payload::Memory(nowhere)));
+    world.bulk(A, B, 8, TransactionId(3), from_memory(0, 64));
+    assert!(world.run_until(DEADLINE, |world| world.ends.len() == 3));
+    let ends: Vec<_> = world.ends.iter().map(|(_, end)| (end.id.0, end.code)).collect();
+    assert_eq!(ends, [(1, Code::Ok), (2, Code::LocalFault), (3, Code::Ok)]);
+    assert_eq!(world.read(A, B, 0, 8)[..], [1; 8], "nothing was written");
 }

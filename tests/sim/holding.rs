@@ -2,6 +2,7 @@
 
 use assured_rdma::adaptor::address::{Geometry, Location, NodeId};
 use assured_rdma::adaptor::channel::Channel;
+use assured_rdma::adaptor::memory::MemoryFault;
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
 use assured_rdma::adaptor::{Adaptor, Instant, Settings};
@@ -35,7 +36,7 @@ fn a_write_that_waits_for_its_lease_holds_its_own_bytes_only() {
         adaptor.handle_packet(now, peer, packet);
     };
     adaptor.handle_link_up(now, peer);
-    let hello = adaptor.poll_packet(now, peer).unwrap();
+    let hello = adaptor.poll_packet(now, peer, &mut |_| Err(MemoryFault::Unmapped)).unwrap();
     let Body::Hello { nonce, .. } = hello.body else { panic!("{hello:?}") };
     let answer = Body::Hello {
         wants_reply: false,

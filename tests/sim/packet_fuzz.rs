@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use assured_rdma::adaptor::address::{Geometry, Location, NodeId};
 use assured_rdma::adaptor::channel::Channel;
-use assured_rdma::adaptor::memory::MemoryOperation;
+use assured_rdma::adaptor::memory::{MemoryFault, MemoryOperation};
 use assured_rdma::adaptor::mesh::limits::{WINDOW_BYTES, WINDOW_REQUESTS};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
@@ -137,7 +137,8 @@ impl Attack {
             self.adaptor.handle_memory_done(self.now, id, result);
         }
         let (mut packets, mut bytes) = (0, 0);
-        while let Some(packet) = self.adaptor.poll_packet(self.now, PEER) {
+        while let Some(packet) = self.adaptor.poll_packet(self.now, PEER, &mut |_| Err(MemoryFault::Unmapped))
+        {
             packets += 1;
             let mut wire = Vec::new();
             packet.emit(&mut wire);

@@ -10,6 +10,7 @@ use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::random::Random;
 use assured_rdma::adaptor::transaction::{RequestKind, TransactionId};
 use assured_rdma::adaptor::{Instant, Region};
+use bytes::Bytes;
 
 use crate::network::{Faults, Station};
 use crate::oracle::Oracle;
@@ -232,7 +233,7 @@ impl Schedule {
             self.transfers += 1;
             let id = TransactionId(self.transfers);
             self.oracle.sent(from, to, offset, id, values);
-            self.world.bulk(from, to, offset, id, RequestKind::Write(data.into()));
+            self.world.bulk(from, to, offset, id, RequestKind::Write(Bytes::from(data).into()));
             self.oracle.observe(&self.world);
         }
     }

@@ -9,11 +9,13 @@ use assured_rdma::adaptor::address::{Geometry, Location, NodeId, NodeSet, Place,
 use assured_rdma::adaptor::buses::Buses;
 use assured_rdma::adaptor::inventory::Name;
 use assured_rdma::adaptor::master::{HostedWindow, Rights};
-use assured_rdma::adaptor::memory::{AtomicAction, DeviceId, Home, MemoryFault, MemoryOperation, Segment};
+use assured_rdma::adaptor::memory::{
+    AtomicAction, DeviceId, Home, MemoryFault, MemoryOperation, Segment, Source,
+};
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::mesh::packet::Incarnation;
 use assured_rdma::adaptor::random::Random;
-use assured_rdma::adaptor::transaction::{Finished, Request, RequestKind, TransactionId};
+use assured_rdma::adaptor::transaction::{Finished, Payload, Request, RequestKind, TransactionId};
 use assured_rdma::adaptor::{Adaptor, Busy, Event, Instant, LoadTag, Region, Settings, backplane};
 use assured_rdma::router::Paths;
 use bytes::Bytes;
@@ -26,7 +28,8 @@ pub const KEEPALIVE: Duration = Duration::from_secs(2);
 pub const TIMING: Timing = Timing { deadline: DEADLINE, lease: LEASE, keepalive: KEEPALIVE };
 pub const WINDOW: u64 = 4 << 20;
 /// Guest memory: commands in the first pages, the exported window behind.
-pub const MEMORY: usize = 0x20_000;
+/// What is behind that is for the DMA engine.
+pub const MEMORY: usize = 0x60_000;
 pub const EXPORTED: u64 = 0x10_000;
 pub const EXPORT_LEN: u64 = 0x10_000;
 
@@ -280,7 +283,14 @@ impl World {
     }
 
     /// Hands in a bulk transaction. How it ends comes to [`Self::ends`].
-    pub fn bulk(&mut self, at: NodeId, node: NodeId, offset: u64, id: TransactionId, kind: RequestKind) {
+    pub fn bulk(
+        &mut self,
+        at: NodeId,
+        node: NodeId,
+        offset: u64,
+        id: TransactionId,
+        kind: RequestKind<Payload>,
+    ) {
         let now = self.now;
         let request = Request { id, place: Place { node, at: Location::memory(offset) }, kind, posted: now };
         self.adaptor(at).handle_bulk(now, request);
@@ -458,9 +468,11 @@ impl World {
         let places = self.processes[&host].places.clone();
         loop {
             places.iter().for_each(|&place| self.execute_memory_operations(place));
-            let adaptors = self.nodes.iter_mut().filter(|(place, _)| places.contains(place));
-            let mut adaptors: Vec<_> = adaptors.map(|(_, node)| &mut node.adaptor).collect();
-            if !backplane::exchange(now, &mut adaptors) {
+            let nodes = self.nodes.iter_mut().filter(|(place, _)| places.contains(place));
+            let (mut adaptors, memories): (Vec<_>, BTreeMap<_, _>) =
+                nodes.map(|(&place, node)| (&mut node.adaptor, (place, &node.memory))).unzip();
+            let load = |node, source: &Source| collect(memories[&node], &source.segments);
+            if !backplane::exchange(now, &mut adaptors, load) {
                 break;
             }
         }
@@ -470,7 +482,8 @@ impl World {
                 let buses = process.buses;
                 let packet = process.paths.serve(link, |from, to| {
                     let place = places[buses.number(from).unwrap()];
-                    nodes.get_mut(&place).unwrap().adaptor.poll_packet(now, to)
+                    let Node { adaptor, memory, .. } = nodes.get_mut(&place).unwrap();
+                    adaptor.poll_packet(now, to, &mut |source| collect(memory, &source.segments))
                 });
                 let Some(packet) = packet else { break };
                 let mut wire = Vec::new();
@@ -499,10 +512,19 @@ impl World {
         }
     }
 
+    /// The node looks at the rings of its DMA engine that need no doorbell.
+    pub fn probe(&mut self, id: NodeId) {
+        self.execute_operations(id, Adaptor::poll_probe);
+    }
+
     fn execute_memory_operations(&mut self, id: NodeId) {
+        self.execute_operations(id, Adaptor::poll_memory);
+    }
+
+    fn execute_operations(&mut self, id: NodeId, poll: fn(&mut Adaptor, Instant) -> Option<MemoryOperation>) {
         let now = self.now;
         let node = self.nodes.get_mut(&id).unwrap();
-        while let Some(operation) = node.adaptor.poll_memory(now) {
+        while let Some(operation) = poll(&mut node.adaptor, now) {
             let home = operation.home();
             let memory = match home {
                 Home::Hosted(device) => &mut node.devices[usize::from(device.0)],
@@ -512,7 +534,8 @@ impl World {
                 MemoryOperation::Read { id, segments, .. } => (id, collect(memory, &segments)),
                 MemoryOperation::Write { id: operation, segments, data, .. } => {
                     for segment in segments.iter().filter(|_| home == Home::Guest) {
-                        if let Some(offset) = segment.address.checked_sub(EXPORTED) {
+                        let offset = segment.address.checked_sub(EXPORTED);
+                        if let Some(offset) = offset.filter(|&offset| offset < EXPORT_LEN) {
                             self.executions.push(Execution { node: id, offset, data: data.clone() });
                         }
                     }

@@ -109,6 +109,8 @@ codes! {
     BadKey = 0x86, "BAD_KEY", "no such key";
     /// The entry that asks for the operation has no meaning.
     BadRequest = 0x87, "BAD_REQUEST", "bad request";
+    /// The memory of this node that was to be sent did not answer.
+    LocalFault = 0x88, "LOCAL_FAULT", "local memory fault";
     /// The answer did not come before the deadline.
     Timeout = 0xc1, "TIMEOUT", "timeout";
     /// The node was restarted or reset while the access was under way.

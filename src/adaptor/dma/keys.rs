@@ -225,6 +225,7 @@ impl Keys {
 }
 
 #[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
 mod tests {
     use super::*;
     use crate::adaptor::runs::Run;

@@ -49,10 +49,8 @@ const OWN: u64 = 1 << 63;
 enum Purpose {
     /// To look at the submission ring.
     Ring,
-    /// To read what transactions write.
-    Gather,
-    /// To read a scatter list.
-    List,
+    /// To read a scatter list, in the memory of this key.
+    List(Key),
     /// To put into memory what a transaction has read.
     Land(TransactionId),
     /// To write so many completions.
@@ -306,8 +304,8 @@ impl Engine {
         }
         self.tell_rest(number)
             .or_else(|| self.write_completions(number))
-            .or_else(|| self.land(now, number))
-            .or_else(|| self.gather(now, number))
+            .or_else(|| self.land(number))
+            .or_else(|| self.serve(now, number))
             // What was handed out may have ended at once.
             .or_else(|| self.write_completions(number))
             .or_else(|| if self.queue(number)?.look { self.look(number) } else { None })
@@ -322,10 +320,9 @@ impl Engine {
         }
         match purpose {
             Purpose::Ring => self.ring_was_read(now, number, result),
-            Purpose::Gather => self.gathered(now, number, result),
-            Purpose::List => self.list_was_read(number, result),
+            Purpose::List(key) => self.list_was_read(number, key, result),
             Purpose::Land(id) => {
-                let code = if result.is_ok() { Code::Ok } else { Code::BadKey };
+                let code = if result.is_ok() { Code::Ok } else { Code::LocalFault };
                 self.end_transfer(now, id, code, 0);
             }
             Purpose::Complete(count) => self.completions_were_written(now, number, count, result.is_ok()),

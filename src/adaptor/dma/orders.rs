@@ -88,10 +88,9 @@ impl Engine {
         let number = Number::try_from(number).map_err(|_| CommandStatus::NotFound)?;
         let queue = self.queue(number).ok_or(CommandStatus::NotFound)?;
         queue.is_closing = true;
-        // What waits here was not sent, or is not to land.
-        let parts = queue.single.drain(..).map(|part| part.id).collect::<Vec<_>>();
-        let landings = queue.landings.drain(..).map(|(id, _)| id).collect::<Vec<_>>();
-        for id in parts.into_iter().chain(landings) {
+        // What waits here is not to land.
+        let landings = core::mem::take(&mut queue.landings);
+        for (id, _) in landings {
             self.end_transfer(now, id, Code::Flushed, 0);
         }
         Ok(number)

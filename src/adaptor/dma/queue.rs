@@ -12,9 +12,7 @@ use super::keys::Key;
 use super::operation::Operation;
 use crate::adaptor::Instant;
 use crate::adaptor::master::CommandStatus;
-use crate::adaptor::memory::Segment;
 use crate::adaptor::messages::Coalescing;
-use crate::adaptor::status::Code;
 use crate::adaptor::transaction::TransactionId;
 
 /// The number of a queue, which is that of its doorbell page.
@@ -78,24 +76,6 @@ pub(super) enum Rest {
     LastLook,
 }
 
-/// A transaction that waits for what it writes.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Part {
-    pub(super) id: TransactionId,
-    pub(super) source: Source,
-}
-
-/// Where the data of a transaction is.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Source {
-    /// It needs none.
-    None,
-    /// It is here already.
-    Here(Bytes),
-    /// In local memory.
-    Memory(Vec<Segment>),
-}
-
 /// The scatter list of the operation that is handed out.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum List {
@@ -122,10 +102,6 @@ pub(super) struct Queue {
     /// Which operation is handed out next.
     pub(super) cursor: usize,
     pub(super) list: List,
-    /// Transactions that wait for their data, while it is read.
-    pub(super) gathering: VecDeque<Part>,
-    /// The same, to be read one by one, because they could not be together.
-    pub(super) single: VecDeque<Part>,
     /// What was read elsewhere and goes to local memory.
     pub(super) landings: VecDeque<(TransactionId, Bytes)>,
     pub(super) requests: u32,
@@ -165,8 +141,6 @@ impl Queue {
             operations: VecDeque::new(),
             cursor: 0,
             list: List::Unread,
-            gathering: VecDeque::new(),
-            single: VecDeque::new(),
             landings: VecDeque::new(),
             requests: 0,
             bytes: 0,
@@ -194,14 +168,17 @@ impl Queue {
     /// How many more entries may be taken now.
     pub(super) fn room(&self) -> u32 {
         let taken = self.head.wrapping_sub(self.written);
-        let room = self.shape.entries.min(MAX_TAKEN).saturating_sub(taken);
-        match self.resume_at {
-            // What comes from there on is executed, so that all before it has to have ended.
-            Some(at) if self.has_failed && !self.operations.is_empty() => {
-                room.min(u32::try_from(at.wrapping_sub(self.head).cast_signed()).unwrap_or(0))
-            }
-            _ => room,
-        }
+        if self.may_take() { self.shape.entries.min(MAX_TAKEN).saturating_sub(taken) } else { 0 }
+    }
+
+    /// Whether the next entry may be taken: one that is to be executed after an error has to wait for all before it.
+    pub(super) fn may_take(&self) -> bool {
+        !self.resumes() || self.operations.is_empty()
+    }
+
+    /// Whether the next entry is one from which on entries are executed again.
+    fn resumes(&self) -> bool {
+        self.has_failed && self.resume_at.is_some_and(|at| self.head.wrapping_sub(at).cast_signed() >= 0)
     }
 
     /// Whether another request may be under way.
@@ -233,12 +210,7 @@ impl Queue {
 
     /// Takes an operation in.
     pub(super) fn take(&mut self, operation: Operation) {
-        if self.has_failed
-            && self.operations.is_empty()
-            && self.resume_at.is_some_and(|at| self.head.wrapping_sub(at).cast_signed() >= 0)
-        {
-            self.has_failed = false;
-        }
+        self.has_failed &= !self.resumes();
         self.head = self.head.wrapping_add(1);
         self.operations.push_back(operation);
     }
@@ -269,9 +241,6 @@ impl Queue {
         }
         self.done.len() > before
     }
-
-    /// What ends an operation that is not begun, after an error.
-    pub(super) const FLUSHED: Code = Code::Flushed;
 
     /// Whether an armed completion is there: at once, or at a time, or not.
     pub(super) fn alarm(&mut self, now: Instant) -> Alarm {

@@ -139,12 +139,15 @@ impl Engine {
             if index_of(entry) != head.wrapping_add(posted).wrapping_add(1) {
                 break;
             }
-            if posted < queue.known {
+            if queue.known > 0 && queue.may_take() {
                 queue.take(Operation::new(Submission::parse(entry)));
+                queue.known = queue.known.saturating_sub(1);
+            } else {
+                queue.known = 0;
             }
             posted = posted.saturating_add(1);
         }
-        queue.known = posted.saturating_sub(queue.known);
+        queue.known = posted.saturating_sub(queue.head.wrapping_sub(head));
         queue.look |= posted > 0;
         if posted > 0 {
             self.wake(now, number, false);

@@ -9,6 +9,7 @@ use super::packet::Body;
 use super::responder::Responder;
 use crate::adaptor::Instant;
 use crate::adaptor::channel::Channel;
+use crate::adaptor::memory::Load;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -28,8 +29,8 @@ impl Flows {
     }
 
     /// The next packet to send, answers first; requests only where the peer is `proven`.
-    pub(super) fn poll(&mut self, now: Instant, proven: bool) -> Option<Body> {
-        self.responder.poll(now).or_else(|| if proven { self.initiator.poll(now) } else { None })
+    pub(super) fn poll(&mut self, now: Instant, proven: bool, load: &mut Load<'_>) -> Option<Body> {
+        self.responder.poll(now).or_else(|| if proven { self.initiator.poll(now, load) } else { None })
     }
 
     /// Whether a packet waits for its turn on the link.

@@ -40,6 +40,14 @@ impl Framer {
         }
     }
 
+    /// Where to append what is received, without a copy in between.
+    pub fn buffer_mut(&mut self) -> &mut BytesMut {
+        if self.broken.is_some() {
+            self.buffer.clear();
+        }
+        &mut self.buffer
+    }
+
     /// Bytes held that do not make a packet yet.
     pub fn held(&self) -> usize {
         self.buffer.len()

@@ -7,7 +7,7 @@
 //! `cursor <= sent <= outstanding.len()`.
 
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
@@ -16,8 +16,9 @@ use super::packet::{Body, Progress, Stamp};
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::Instant;
 use crate::adaptor::channel::Channel;
+use crate::adaptor::memory::Load;
 use crate::adaptor::status::{Code, Direction};
-use crate::adaptor::transaction::{Finished, Request, RequestKind, TransactionId};
+use crate::adaptor::transaction::{Finished, Payload, Request, RequestKind, TransactionId};
 
 /// What kept an answer from coming, since the last one that came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -48,6 +49,9 @@ pub(super) struct Initiator {
     /// When this epoch was last confirmed together with a stamp, which may have given a lease.
     leased: Option<Instant>,
     probe_at: Option<Instant>,
+    /// Outstanding requests whose bytes could not be had when they were to be sent, with how they end: they go as requests to write
+    /// nothing, so that the numbers stay whole.
+    faults: BTreeMap<TransactionId, Code>,
     condemned: Vec<(TransactionId, Code)>,
     condemned_until: Instant,
     trouble: Trouble,
@@ -72,6 +76,7 @@ impl Initiator {
             echo: Stamp(0),
             leased: None,
             probe_at: None,
+            faults: BTreeMap::new(),
             condemned: Vec::new(),
             condemned_until: Instant::ZERO,
             trouble: Trouble::default(),
@@ -124,13 +129,25 @@ impl Initiator {
     }
 
     /// The next packet to send; only to be called while the peer is proven to be the one that the flow is with.
-    pub(super) fn poll(&mut self, now: Instant) -> Option<Body> {
+    pub(super) fn poll(&mut self, now: Instant, load: &mut Load<'_>) -> Option<Body> {
         let progress = self.progress();
         let body = if let Some(request) = self.outstanding.get(self.cursor) {
             let sequence = self.first.plus(steps(self.cursor));
             let at = request.place.at;
             let body = match &request.kind {
-                RequestKind::Write(data) => Body::Write { progress, sequence, at, data: data.clone() },
+                RequestKind::Write(Payload::Bytes(data)) => {
+                    Body::Write { progress, sequence, at, data: data.clone() }
+                }
+                RequestKind::Write(Payload::Memory(source)) => {
+                    let loaded = if self.faults.contains_key(&request.id) { None } else { load(source).ok() };
+                    let data = loaded.filter(|data| data.len() == source.len).unwrap_or_else(|| {
+                        // If it was sent before, it may have been executed.
+                        let code = if self.cursor < self.sent { Code::LinkLost } else { Code::LocalFault };
+                        self.faults.entry(request.id).or_insert(code);
+                        Bytes::new()
+                    });
+                    Body::Write { progress, sequence, at, data }
+                }
                 RequestKind::Read { len } => Body::Read { progress, sequence, at, len: *len },
                 RequestKind::Atomic(atomic) => {
                     Body::Atomic { progress, sequence, at, operands: atomic.operands() }
@@ -211,6 +228,7 @@ impl Initiator {
         }
         for request in self.outstanding.drain(..fresh) {
             self.bytes = self.bytes.saturating_sub(request.kind.len());
+            let code = self.faults.remove(&request.id).unwrap_or(code);
             self.finished.push_back(Finished { id: request.id, code, data: data.clone() });
         }
         self.first = self.first.plus(steps(fresh));
@@ -268,7 +286,7 @@ impl Initiator {
         let outstanding = core::mem::take(&mut self.outstanding);
         for (index, request) in outstanding.into_iter().enumerate() {
             if index < self.sent {
-                self.condemned.push((request.id, sent));
+                self.condemned.push((request.id, self.faults.remove(&request.id).unwrap_or(sent)));
             } else {
                 self.refuse(request.id, unsent);
             }
@@ -276,6 +294,7 @@ impl Initiator {
         while let Some(request) = self.waiting.pop_front() {
             self.refuse(request.id, unsent);
         }
+        self.faults.clear();
         self.epoch = self.epoch.plus(1);
         self.first = Sequence(0);
         (self.cursor, self.sent, self.bytes) = (0, 0, 0);

@@ -36,6 +36,7 @@ use super::address::{NodeId, NodeSet};
 use super::channel::{Channel, Origin};
 use super::event::Event;
 use super::master::Inbound;
+use super::memory::Load;
 use super::random::Random;
 use super::status::{Code, Direction};
 use super::transaction::{Finished, Request};
@@ -209,9 +210,9 @@ impl Mesh {
         }
     }
 
-    /// The next packet for the link to `to`.
-    pub fn poll_packet(&mut self, now: Instant, to: NodeId) -> Option<Packet> {
-        self.sessions.get_mut(&to)?.poll_packet(now)
+    /// The next packet for the link to `to`; `load` gives it bytes of the guest's memory.
+    pub fn poll_packet(&mut self, now: Instant, to: NodeId, load: &mut Load<'_>) -> Option<Packet> {
+        self.sessions.get_mut(&to)?.poll_packet(now, load)
     }
 
     /// What the operator or the shell has to know.

@@ -242,7 +242,7 @@ impl Routes {
     }
 
     /// Its wire form.
-    pub fn as_bytes(&self) -> &[u8] {
+    pub fn as_bytes(&self) -> &Bytes {
         &self.0
     }
 

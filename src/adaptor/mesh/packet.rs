@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use core::fmt;
-use crc_fast::{CrcAlgorithm, checksum};
+use crc_fast::{CrcAlgorithm, Digest};
 
 use super::neighbour::{End, Identity, Refusal, Role, Routes};
 use super::sequence::{Epoch, Sequence};
@@ -19,6 +19,8 @@ use crate::adaptor::transaction::Atomic;
 pub const HEADER_LEN: usize = 64;
 /// The most bytes that a packet carries after its header.
 pub const MAX_PAYLOAD: usize = 64 << 10;
+/// From this length in bytes on a payload is not copied to wait. What was received with it, and is kept by it, is a few times as long at most.
+const LONG_PAYLOAD: usize = 32 << 10;
 /// The first two bytes of every packet, "AR".
 pub const MAGIC: u16 = u16::from_le_bytes(*b"AR");
 /// The version of the format, the third byte.
@@ -221,6 +223,26 @@ impl fmt::Display for ParseError {
 
 impl core::error::Error for ParseError {}
 
+/// What packets are written to.
+pub trait Sink {
+    /// Appends these bytes.
+    fn put(&mut self, bytes: &[u8]);
+
+    /// Appends these bytes, or keeps them where they are.
+    fn put_payload(&mut self, payload: &Bytes) {
+        self.put(payload);
+    }
+}
+
+impl Sink for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// The payload of packets without one.
+static NO_BYTES: Bytes = Bytes::new();
+
 /// The header's fields as they stand on the wire, before they are given a meaning.
 #[derive(Clone, Copy, Default)]
 struct Fields {
@@ -305,9 +327,12 @@ impl Packet {
     }
 
     /// The same packet where it may have to wait: what is to be written is in memory of its own, and does not keep all that was received with it.
+    /// A long payload stays: it is a good part of that itself.
     #[must_use]
     pub(in crate::adaptor) fn detach(mut self) -> Self {
-        if let Body::Write { data, .. } = &mut self.body {
+        if let Body::Write { data, .. } = &mut self.body
+            && data.len() < LONG_PAYLOAD
+        {
             *data = Bytes::copy_from_slice(data);
         }
         self
@@ -315,28 +340,28 @@ impl Packet {
 
     /// Appends the wire form to `out`. A payload beyond [`MAX_PAYLOAD`] is not allowed for; the
     /// units that make requests and answers keep below it.
-    pub fn emit(&self, out: &mut Vec<u8>) {
+    pub fn emit(&self, out: &mut impl Sink) {
         let (fields, data) = self.body.to_fields();
-        let start = out.len();
-        out.reserve(HEADER_LEN.saturating_add(data.len()));
-        out.extend_from_slice(&MAGIC.to_le_bytes());
-        out.extend_from_slice(&[VERSION, fields.command, self.source.0, self.destination.0]);
-        out.extend_from_slice(&[self.channel.bits(), fields.code]);
-        out.extend_from_slice(&u32::try_from(data.len()).unwrap_or(u32::MAX).to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
-        out.extend_from_slice(&self.source_incarnation.0.to_le_bytes());
-        out.extend_from_slice(&self.destination_incarnation.0.to_le_bytes());
+        let mut header = [0; HEADER_LEN];
+        let mut writer = Writer(&mut header);
+        writer.put(MAGIC.to_le_bytes());
+        writer.put([VERSION, fields.command, self.source.0, self.destination.0]);
+        writer.put([self.channel.bits(), fields.code]);
+        writer.put(u32::try_from(data.len()).unwrap_or(u32::MAX).to_le_bytes());
+        writer.put([0; 4]);
+        writer.put(self.source_incarnation.0.to_le_bytes());
+        writer.put(self.destination_incarnation.0.to_le_bytes());
         for word in [fields.epoch, fields.sequence, fields.acknowledge, fields.count] {
-            out.extend_from_slice(&word.to_le_bytes());
+            writer.put(word.to_le_bytes());
         }
-        out.extend_from_slice(&fields.address.to_le_bytes());
-        out.extend_from_slice(&fields.stamp.to_le_bytes());
-        out.extend_from_slice(data);
-        let packet = out.get_mut(start..).unwrap_or_default();
-        let crc = crc32c(packet).to_le_bytes();
-        if let Some(field) = packet.get_mut(CRC_AT..).and_then(<[u8]>::first_chunk_mut) {
+        writer.put(fields.address.to_le_bytes());
+        writer.put(fields.stamp.to_le_bytes());
+        let crc = header_and_payload_crc(&header, data).to_le_bytes();
+        if let Some(field) = header.get_mut(CRC_AT..).and_then(<[u8]>::first_chunk_mut) {
             *field = crc;
         }
+        out.put(&header);
+        out.put_payload(data);
     }
 
     /// Takes apart exactly one packet.
@@ -398,7 +423,7 @@ impl Body {
         }
     }
 
-    fn to_fields(&self) -> (Fields, &[u8]) {
+    fn to_fields(&self) -> (Fields, &Bytes) {
         let none = Fields::default();
         let initiating = |command, progress: &Progress, sequence: Sequence| Fields {
             command,
@@ -419,9 +444,9 @@ impl Body {
             Self::Hello { wants_reply, epoch, nonce, echo, lease, inventory } => {
                 let command = if *wants_reply { command::HELLO } else { command::WELCOME };
                 let (address, stamp, count, sequence) = (*nonce, *echo, *lease, *inventory);
-                (Fields { command, epoch: epoch.0, sequence, count, address, stamp, ..none }, &[])
+                (Fields { command, epoch: epoch.0, sequence, count, address, stamp, ..none }, &NO_BYTES)
             }
-            Self::Inquire => (Fields { command: command::INQUIRE, ..none }, &[]),
+            Self::Inquire => (Fields { command: command::INQUIRE, ..none }, &NO_BYTES),
             Self::Inventory { version, entries } => {
                 (Fields { command: command::INVENTORY, sequence: *version, ..none }, entries)
             }
@@ -431,28 +456,28 @@ impl Body {
             }
             Self::Read { progress, sequence, at, len } => {
                 let fields = initiating(command::READ, progress, *sequence);
-                (Fields { address: address_of(*at), count: *len, ..fields }, &[])
+                (Fields { address: address_of(*at), count: *len, ..fields }, &NO_BYTES)
             }
             Self::Atomic { progress, sequence, at, operands } => {
                 let fields = initiating(command::ATOMIC, progress, *sequence);
                 (Fields { address: address_of(*at), ..fields }, operands)
             }
-            Self::Confirm { progress, sent } => (initiating(command::CONFIRM, progress, *sent), &[]),
+            Self::Confirm { progress, sent } => (initiating(command::CONFIRM, progress, *sent), &NO_BYTES),
             Self::Done { epoch, first, count, code, stamp, data } => {
                 let fields = responding(command::DONE, *epoch, *first, *stamp);
                 (Fields { count: *count, code: code.bits(), ..fields }, data)
             }
             Self::Nak { epoch, expected, stamp } => {
-                (responding(command::NAK, *epoch, *expected, *stamp), &[])
+                (responding(command::NAK, *epoch, *expected, *stamp), &NO_BYTES)
             }
-            Self::Ask { epoch, stamp } => (responding(command::ASK, *epoch, Sequence(0), *stamp), &[]),
+            Self::Ask { epoch, stamp } => (responding(command::ASK, *epoch, Sequence(0), *stamp), &NO_BYTES),
             Self::Join { role, wants_reply } => {
                 let (count, address) = role.fields();
                 let sequence = (*wants_reply).into();
-                (Fields { command: command::JOIN, sequence, count, address, ..none }, &[])
+                (Fields { command: command::JOIN, sequence, count, address, ..none }, &NO_BYTES)
             }
             Self::Refuse { reason } => {
-                (Fields { command: command::REFUSE, code: reason.bits(), ..none }, &[])
+                (Fields { command: command::REFUSE, code: reason.bits(), ..none }, &NO_BYTES)
             }
             Self::Routes(routes) => (Fields { command: command::ROUTES, ..none }, routes.as_bytes()),
         }
@@ -520,11 +545,7 @@ fn address_of(at: Location) -> u64 {
     u64::from(at.space.bits()) << OFFSET_BITS | at.offset
 }
 
-/// CRC32C (Castagnoli) of a packet whose CRC field is still 0.
-fn crc32c(bytes: &[u8]) -> u32 {
-    u32::try_from(checksum(CrcAlgorithm::Crc32Iscsi, bytes)).unwrap_or(u32::MAX)
-}
-
+/// CRC32C (Castagnoli) of a packet, with the CRC field and the count of routers taken as 0.
 fn header_and_payload_crc(header: &[u8; HEADER_LEN], data: &[u8]) -> u32 {
     let mut cleared = *header;
     if let Some(byte) = cleared.get_mut(CHANNEL_AT) {
@@ -533,10 +554,22 @@ fn header_and_payload_crc(header: &[u8; HEADER_LEN], data: &[u8]) -> u32 {
     if let Some(field) = cleared.get_mut(CRC_AT..).and_then(<[u8]>::first_chunk_mut::<4>) {
         *field = [0; 4];
     }
-    let mut digest = crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi);
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     digest.update(&cleared);
     digest.update(data);
     u32::try_from(digest.finalize()).unwrap_or(u32::MAX)
+}
+
+/// Fills from the front; what does not fit is left out (the fields of a header fit).
+struct Writer<'a>(&'a mut [u8]);
+
+impl Writer<'_> {
+    fn put<const N: usize>(&mut self, value: [u8; N]) {
+        if let Some((field, rest)) = core::mem::take(&mut self.0).split_first_chunk_mut() {
+            *field = value;
+            self.0 = rest;
+        }
+    }
 }
 
 /// Takes little-endian numbers off the front; beyond the end they are 0 (lengths are checked before).

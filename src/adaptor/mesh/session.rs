@@ -26,6 +26,7 @@ use crate::adaptor::address::{Location, NodeId};
 use crate::adaptor::channel::{Channel, Origin, PerChannel, Turns};
 use crate::adaptor::event::Event;
 use crate::adaptor::master::Inbound;
+use crate::adaptor::memory::Load;
 use crate::adaptor::random::Random;
 use crate::adaptor::status::{Code, Direction};
 use crate::adaptor::transaction::{Atomic, Finished, Request, RequestKind};
@@ -453,7 +454,7 @@ impl Session {
         }
     }
 
-    pub(super) fn poll_packet(&mut self, now: Instant) -> Option<Packet> {
+    pub(super) fn poll_packet(&mut self, now: Instant, load: &mut Load<'_>) -> Option<Packet> {
         if !self.link {
             return None;
         }
@@ -469,7 +470,7 @@ impl Session {
             return Some(self.packet(Channel::Small, body));
         }
         let proven = self.proven;
-        let next = |channel| Some((channel, self.flows.get_mut(channel).poll(now, proven)?));
+        let next = |channel| Some((channel, self.flows.get_mut(channel).poll(now, proven, load)?));
         let (channel, body) = self.turns.order().into_iter().find_map(next)?;
         self.turns.note(channel, self.flows.get(Channel::Bulk).has_next());
         Some(self.packet(channel, body))

@@ -10,6 +10,7 @@ use crate::adaptor::Instant;
 use crate::adaptor::address::{Location, NodeId};
 use crate::adaptor::channel::Channel;
 use crate::adaptor::event::Event;
+use crate::adaptor::memory::{MemoryFault, MemoryResult, Source};
 use crate::adaptor::random::Random;
 use crate::adaptor::status::Code;
 
@@ -18,6 +19,10 @@ const PEER: NodeId = NodeId(2);
 const LIFE: Incarnation = Incarnation(11);
 const PEER_LIFE: Incarnation = Incarnation(22);
 const KEEPALIVE: Duration = Duration::from_secs(2);
+
+fn no_memory(_: &Source) -> MemoryResult {
+    Err(MemoryFault::Unmapped)
+}
 
 fn start() -> Instant {
     Instant::ZERO.after(Duration::from_secs(1))
@@ -51,7 +56,7 @@ fn from_peer(body: Body) -> Packet {
 /// The peer proves its life, then sends a write without a lease, and takes nothing any more.
 fn stalled_with_a_write() -> Mesh {
     let mut mesh = linked();
-    let hello = mesh.poll_packet(start(), PEER);
+    let hello = mesh.poll_packet(start(), PEER, &mut no_memory);
     let Some(Packet { body: Body::Hello { nonce, .. }, .. }) = hello else { panic!("{hello:?}") };
     let (epoch, sequence) = (Epoch(0), Sequence(0));
     let answer =
@@ -100,7 +105,7 @@ fn hellos_that_are_sent_for_other_reasons_do_not_cut_a_link_with_a_long_way() {
             Packet { source_incarnation: Incarnation(23), ..from_peer(Body::Inquire) },
         );
         mesh.handle_timeout(now);
-        let packets = core::iter::from_fn(|| mesh.poll_packet(now, PEER));
+        let packets = core::iter::from_fn(|| mesh.poll_packet(now, PEER, &mut no_memory));
         hellos += packets.filter(|packet| matches!(packet.body, Body::Hello { .. })).count();
         let cut = core::iter::from_fn(|| mesh.poll_event()).any(|event| event == Event::CutLink(PEER));
         assert!(!cut, "after {version} ms");
@@ -119,8 +124,8 @@ fn a_lease_that_was_to_be_asked_for_is_asked_for_when_the_link_takes_packets_aga
     let mut mesh = stalled_with_a_write();
     mesh.handle_timeout(start());
     let now = start().after(Duration::from_millis(1));
-    let asked =
-        core::iter::from_fn(|| mesh.poll_packet(now, PEER)).any(|p| matches!(p.body, Body::Ask { .. }));
+    let asked = core::iter::from_fn(|| mesh.poll_packet(now, PEER, &mut no_memory))
+        .any(|p| matches!(p.body, Body::Ask { .. }));
     assert!(asked);
 }
 
@@ -161,7 +166,7 @@ fn a_nonce_does_not_give_away_the_next() {
     let mut mesh = linked();
     let mut nonce = |now| {
         mesh.handle_link_up(now, PEER);
-        match mesh.poll_packet(now, PEER) {
+        match mesh.poll_packet(now, PEER, &mut no_memory) {
             Some(Packet { body: Body::Hello { nonce, .. }, .. }) => nonce,
             other => panic!("{other:?}"),
         }

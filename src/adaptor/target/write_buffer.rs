@@ -113,7 +113,7 @@ impl WriteBuffers {
     pub fn close(&mut self, node: NodeId) -> Option<Request> {
         let Open { number, id, place, data, opened } = self.open.remove(&node)?;
         self.closed.insert(id, Closed { number, place, len: data.len() });
-        Some(Request { id, place, kind: RequestKind::Write(Bytes::from(data)), posted: opened })
+        Some(Request { id, place, kind: RequestKind::Write(Bytes::from(data).into()), posted: opened })
     }
 
     /// Closes the node's open buffer if nothing can join it: it reaches to the end of its block, or is for the I/O space.

@@ -18,8 +18,9 @@ use thiserror::Error;
 
 use super::admission::{Claim, Company};
 use super::credentials::Credentials;
-use super::link::{CHUNK, Connection};
+use super::link::{CHUNK, Connection, MOST_AT_ONCE};
 use super::listener::{Listener, RateLimit};
+use super::outgoing::Outgoing;
 use super::peer::{Peer, PeerKey};
 use super::socket;
 use crate::adaptor::Instant;
@@ -294,7 +295,7 @@ impl Links {
         if link.over.is_some() {
             return false;
         }
-        let received = connection.receive(&self.poller, &mut self.scratch, CHUNK);
+        let received = connection.receive(&self.poller, &mut self.scratch, MOST_AT_ONCE);
         match received {
             Ok(Some(0)) => link.over = Some("closed by the other side".to_owned()),
             Err(ref error) => link.over = Some(error.to_string()),
@@ -350,7 +351,7 @@ impl Links {
 
     /// Sends what `next` appends for each link that can take more, until it says that there is no more for the link. Returns
     /// whether anything was sent.
-    pub fn transmit(&mut self, mut next: impl FnMut(LinkId, &mut Vec<u8>) -> bool) -> bool {
+    pub fn transmit(&mut self, mut next: impl FnMut(LinkId, &mut Outgoing) -> bool) -> bool {
         let mut progress = false;
         for (&token, entry) in &mut self.entries {
             let Entry { connection, role: Role::Link(link), .. } = entry else { continue };

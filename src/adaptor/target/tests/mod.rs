@@ -14,7 +14,7 @@ mod read_ahead;
 use super::*;
 use crate::adaptor::address::Space;
 use crate::adaptor::bus::{Busy, LoadTag};
-use crate::adaptor::transaction::RequestKind;
+use crate::adaptor::transaction::{Payload, RequestKind};
 
 const GATHER: Duration = Duration::from_micros(20);
 const DEADLINE: Duration = Duration::from_millis(500);
@@ -133,7 +133,9 @@ fn word(read: Code, write: Code) -> u32 {
 /// What a write request carries, and where.
 fn written(request: &Request) -> (u8, u64, Vec<u8>) {
     match &request.kind {
-        RequestKind::Write(data) => (request.place.node.0, request.place.at.offset, data.to_vec()),
+        RequestKind::Write(Payload::Bytes(data)) => {
+            (request.place.node.0, request.place.at.offset, data.to_vec())
+        }
         _ => panic!("{request:?} is no write"),
     }
 }

@@ -294,19 +294,20 @@ impl Run {
             let node = request.place.node.0;
             let posted = self.model.posted.entry(node).or_default();
             let mut sent = Sent { request: request.clone(), items: Vec::new() };
-            let len = match &request.kind {
-                RequestKind::Write(data) => data.len(),
-                RequestKind::Read { len } => *len as usize,
-                RequestKind::Atomic(_) => panic!("{request:?} is of no bus"),
-            };
+            let len = request.kind.len();
             let mut end = 0;
             while end < len {
                 let order = posted.pop_front().expect("something that the bus never did");
                 let item = &self.model.items[&order];
                 assert_eq!(item.offset, request.place.at.offset + end as u64, "out of order: {request:?}");
                 match &request.kind {
-                    RequestKind::Write(data) => assert_eq!(data[end..][..item.data.len()], item.data),
-                    _ => assert_eq!(item.direction, Direction::Read),
+                    RequestKind::Write(Payload::Bytes(data)) => {
+                        assert_eq!(data[end..][..item.data.len()], item.data);
+                    }
+                    RequestKind::Read { .. } => assert_eq!(item.direction, Direction::Read),
+                    RequestKind::Atomic(_) | RequestKind::Write(Payload::Memory(_)) => {
+                        panic!("the bus's stores bring their bytes along")
+                    }
                 }
                 end += item.data.len();
                 sent.items.push(order);
