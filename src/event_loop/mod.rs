@@ -86,20 +86,27 @@ impl EventLoop {
     /// Where the kernel does not let it wait any more.
     pub fn run(mut self, service: &mut impl Service) -> io::Result<()> {
         let mut reports = Reports::default();
-        let mut poll_until = self.clock.now();
+        let mut now = self.clock.now();
+        let mut poll_until = now;
         let mut busy = true;
+        // Whether the service itself looks again and again.
+        let mut looks = false;
+        // When the service has something to do, even if nothing arrives.
+        let mut due = None;
         loop {
-            let now = self.clock.now();
-            let polling = busy || now < poll_until || service.is_polling();
+            let polling = busy || looks || now < poll_until;
             if polling && !busy {
                 // Whoever is to answer may need this processor.
                 std::thread::yield_now();
             }
-            let to_sleep = || service.poll_timeout().map(|timeout| timeout.since(now));
+            let to_sleep = || due.map(|due: Instant| due.since(now));
             let timeout = if polling { Some(Duration::ZERO) } else { to_sleep() };
             self.poller.wait(&mut reports, timeout)?;
 
-            let now = self.clock.now();
+            now = self.clock.now();
+            if !busy && !looks && reports.is_empty() && due.is_none_or(|due| now < due) {
+                continue;
+            }
             for report in reports.iter() {
                 if report.token != SIGNALS {
                     service.handle_report(now, report);
@@ -108,8 +115,11 @@ impl EventLoop {
                 }
             }
             busy = service.turn(now);
+            looks = service.is_polling();
+            due = service.poll_timeout();
+            now = self.clock.now();
             if busy || !reports.is_empty() {
-                poll_until = self.clock.now().after(self.poll);
+                poll_until = now.after(self.poll);
             }
         }
     }

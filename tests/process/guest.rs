@@ -1,4 +1,4 @@
-//! What a driver does, over `vfio_user::Client`.
+//! What a driver does, over `vfio_user::Client` or another client of the same protocol.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,12 +11,15 @@ use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemory
 use vmm_sys_util::eventfd::EventFd;
 
 use super::node::PATIENCE;
-use super::queue::{self, Shared};
 
-const REGISTERS: u32 = 0;
+#[allow(dead_code)] // what others use of it
+#[path = "../support/queue.rs"]
+pub mod queue;
+
+pub const REGISTERS: u32 = 0;
 const IO: u32 = 1;
-const ACCESS: u32 = 2;
-const ASSURANCE: u32 = 4;
+pub const ACCESS: u32 = 2;
+pub const ASSURANCE: u32 = 4;
 const CONFIG: u32 = 7;
 
 const STATUS: u64 = 0x08;
@@ -40,13 +43,13 @@ const NODE_TABLE: u64 = 0x1000;
 const DOORBELL_TABLE: u64 = 0x3000;
 
 /// The window size that nodes have by default.
-const WINDOW: u64 = 256 << 20;
+pub const WINDOW: u64 = 256 << 20;
 /// The size of a node's window of the I/O space.
 const IO_WINDOW: u64 = 64 << 10;
 /// The size of each part of the region for I/O, with 16 nodes.
 const IO_PART: u64 = 16 * IO_WINDOW;
-/// How much memory a guest has, from address 0.
-pub const MEMORY: u64 = 16 << 20;
+/// How much memory a guest has, from address 0, where nothing else is said.
+const MEMORY: u64 = 16 << 20;
 const DESCRIPTOR: u64 = 0x1000;
 const LIST: u64 = 0x2000;
 
@@ -64,7 +67,31 @@ pub struct Message {
     pub data: u64,
 }
 
-impl Shared for Guest {
+/// What stands between a guest and its device.
+pub trait Bus {
+    /// Loads from a region of the device.
+    fn read(&mut self, region: u32, offset: u64, data: &mut [u8]);
+    /// Stores into a region of the device.
+    fn write(&mut self, region: u32, offset: u64, data: &[u8]);
+    /// Shows the device memory of the guest.
+    fn map(&mut self, address: u64, size: u64, file: &File);
+}
+
+impl Bus for Client {
+    fn read(&mut self, region: u32, offset: u64, data: &mut [u8]) {
+        self.region_read(region, offset, data).unwrap();
+    }
+
+    fn write(&mut self, region: u32, offset: u64, data: &[u8]) {
+        self.region_write(region, offset, data).unwrap();
+    }
+
+    fn map(&mut self, address: u64, size: u64, file: &File) {
+        self.dma_map(0, address, size, std::os::fd::AsRawFd::as_raw_fd(file)).unwrap();
+    }
+}
+
+impl<B> queue::Shared for Guest<B> {
     fn load(&self, at: u64, out: &mut [u8]) {
         self.memory.read_slice(out, GuestAddress(at)).unwrap();
     }
@@ -75,8 +102,9 @@ impl Shared for Guest {
 }
 
 /// A guest with a driver: memory that it shares with the adaptor, and the device.
-pub struct Guest {
-    client: Client,
+pub struct Guest<B = Client> {
+    /// The way to the device.
+    pub client: B,
     memory: GuestMemoryMmap,
     cookie: u32,
 }
@@ -84,21 +112,36 @@ pub struct Guest {
 impl Guest {
     /// Attaches, maps memory and switches the function on.
     pub fn attach(socket: &Path) -> Self {
-        let mut client = Client::new(socket).unwrap();
+        Self::over(Client::new(socket).unwrap(), MEMORY)
+    }
+
+    /// Gives a vector an eventfd.
+    pub fn connect(&mut self, vector: u32) -> EventFd {
+        let event = EventFd::new(libc::EFD_NONBLOCK).unwrap();
+        let flags = vfio::VFIO_IRQ_SET_DATA_EVENTFD | vfio::VFIO_IRQ_SET_ACTION_TRIGGER;
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&event);
+        self.client.set_irqs(vfio::VFIO_PCI_MSIX_IRQ_INDEX, flags, vector, 1, &[fd]).unwrap();
+        event
+    }
+}
+
+impl<B: Bus> Guest<B> {
+    /// A guest with so much memory, attached by `client`: maps the memory and switches the function on.
+    pub fn over(mut client: B, memory: u64) -> Self {
         let file = File::from(rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
-        file.set_len(MEMORY).unwrap();
-        client.dma_map(0, 0, MEMORY, std::os::fd::AsRawFd::as_raw_fd(&file)).unwrap();
-        let len = usize::try_from(MEMORY).unwrap();
+        file.set_len(memory).unwrap();
+        client.map(0, memory, &file);
+        let len = usize::try_from(memory).unwrap();
         let ranges = [(GuestAddress(0), len, Some(FileOffset::new(file, 0)))];
         let memory = GuestMemoryMmap::from_ranges_with_files(ranges).unwrap();
         // Memory space and bus master.
-        client.region_write(CONFIG, 4, &6u16.to_le_bytes()).unwrap();
+        client.write(CONFIG, 4, &6u16.to_le_bytes());
         Self { client, memory, cookie: 0x1234_5678 }
     }
 
     pub fn register(&mut self, offset: u64) -> u32 {
         let mut bytes = [0; 4];
-        self.client.region_read(REGISTERS, offset, &mut bytes).unwrap();
+        self.client.read(REGISTERS, offset, &mut bytes);
         u32::from_le_bytes(bytes)
     }
 
@@ -112,7 +155,7 @@ impl Guest {
     }
 
     fn set_register(&mut self, offset: u64, value: u64, len: usize) {
-        self.client.region_write(REGISTERS, offset, &value.to_le_bytes()[..len]).unwrap();
+        self.client.write(REGISTERS, offset, &value.to_le_bytes()[..len]);
     }
 
     /// Resets the function by its register.
@@ -246,7 +289,7 @@ impl Guest {
     /// Writes to a queue's doorbell page.
     pub fn ring_queue(&mut self, number: u32, offset: u64, value: u32) {
         let at = 3 * IO_PART + u64::from(number) * queue::PAGE + offset;
-        self.client.region_write(IO, at, &value.to_le_bytes()).unwrap();
+        self.client.write(IO, at, &value.to_le_bytes());
     }
 
     /// Stores of this guest's own CPU.
@@ -269,54 +312,45 @@ impl Guest {
 
     /// Places BAR0.
     pub fn place_registers(&mut self, address: u32) {
-        self.client.region_write(CONFIG, 0x10, &address.to_le_bytes()).unwrap();
+        self.client.write(CONFIG, 0x10, &address.to_le_bytes());
     }
 
     /// Stores into a node's window.
     pub fn store(&mut self, node: u8, offset: u64, data: &[u8]) {
-        self.client.region_write(ACCESS, WINDOW * u64::from(node) + offset, data).unwrap();
+        self.client.write(ACCESS, WINDOW * u64::from(node) + offset, data);
     }
 
     /// Loads from a node's window.
     pub fn load<const N: usize>(&mut self, node: u8, offset: u64) -> [u8; N] {
         let mut data = [0; N];
-        self.client.region_read(ACCESS, WINDOW * u64::from(node) + offset, &mut data).unwrap();
+        self.client.read(ACCESS, WINDOW * u64::from(node) + offset, &mut data);
         data
     }
 
     /// Checks a block of a node's window.
     pub fn check(&mut self, node: u8, offset: u64) -> u32 {
         let mut word = [0; 4];
-        self.client.region_read(ASSURANCE, WINDOW * u64::from(node) + offset, &mut word).unwrap();
+        self.client.read(ASSURANCE, WINDOW * u64::from(node) + offset, &mut word);
         u32::from_le_bytes(word)
     }
 
     /// Stores into a node's window of the I/O space.
     pub fn store_io(&mut self, node: u8, offset: u64, data: &[u8]) {
-        self.client.region_write(IO, IO_WINDOW * u64::from(node) + offset, data).unwrap();
+        self.client.write(IO, IO_WINDOW * u64::from(node) + offset, data);
     }
 
     /// Loads from a node's window of the I/O space.
     pub fn load_io<const N: usize>(&mut self, node: u8, offset: u64) -> [u8; N] {
         let mut data = [0; N];
-        self.client.region_read(IO, IO_WINDOW * u64::from(node) + offset, &mut data).unwrap();
+        self.client.read(IO, IO_WINDOW * u64::from(node) + offset, &mut data);
         data
     }
 
     /// Checks a block of a node's window of the I/O space.
     pub fn check_io(&mut self, node: u8, offset: u64) -> u32 {
         let mut word = [0; 4];
-        self.client.region_read(IO, IO_PART + IO_WINDOW * u64::from(node) + offset, &mut word).unwrap();
+        self.client.read(IO, IO_PART + IO_WINDOW * u64::from(node) + offset, &mut word);
         u32::from_le_bytes(word)
-    }
-
-    /// Gives a vector an eventfd.
-    pub fn connect(&mut self, vector: u32) -> EventFd {
-        let event = EventFd::new(libc::EFD_NONBLOCK).unwrap();
-        let flags = vfio::VFIO_IRQ_SET_DATA_EVENTFD | vfio::VFIO_IRQ_SET_ACTION_TRIGGER;
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&event);
-        self.client.set_irqs(vfio::VFIO_PCI_MSIX_IRQ_INDEX, flags, vector, 1, &[fd]).unwrap();
-        event
     }
 
     /// Opens a doorbell to every node, with a vector.
@@ -360,20 +394,20 @@ impl Guest {
     /// Stores a message of 8 bytes.
     pub fn ring(&mut self, node: u8, doorbell: u8, value: u64) {
         let offset = IO_WINDOW * u64::from(node) + 8 * u64::from(doorbell);
-        self.client.region_write(IO, offset, &value.to_le_bytes()).unwrap();
+        self.client.write(IO, offset, &value.to_le_bytes());
     }
 
     /// Stores a message of 4 bytes.
     pub fn ring_short(&mut self, node: u8, doorbell: u8, value: u32) {
         let offset = IO_WINDOW * u64::from(node) + 8 * u64::from(doorbell);
-        self.client.region_write(IO, offset, &value.to_le_bytes()).unwrap();
+        self.client.write(IO, offset, &value.to_le_bytes());
     }
 
     /// Loads a doorbell: the room there, and above it how many messages of this node it has taken.
     pub fn ask(&mut self, node: u8, doorbell: u8) -> u64 {
         let mut data = [0; 8];
         let offset = IO_WINDOW * u64::from(node) + 8 * u64::from(doorbell);
-        self.client.region_read(IO, offset, &mut data).unwrap();
+        self.client.read(IO, offset, &mut data);
         u64::from_le_bytes(data)
     }
 

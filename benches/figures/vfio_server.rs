@@ -1,24 +1,20 @@
 //! The vfio-user server's loop against that of the crate `vfio_user`, and against the bare socket.
-//!
-//! `cargo bench --bench vfio_server` prints one line for each figure. Every round measures all of them one after the other, so that
-//! whatever else the machine does hits all alike; a figure is the median of the rounds, and a ratio the median of the rounds' ratios.
-//! `-- ROUNDS` is how many rounds (default 15). docs/performance.md has the figures and how to read them.
 
-#![allow(clippy::panic)]
-#![allow(missing_docs, clippy::arithmetic_side_effects, clippy::unwrap_used, clippy::indexing_slicing)]
-
-use std::io::{self, ErrorKind, Read, Write};
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use assured_rdma::poller::{Interest, Poller, Reports, Token};
-use assured_rdma::vfio::message::{Command, HEADER_SIZE, Header, RegionAccess};
 use assured_rdma::vfio::{Connection, ConnectionId, DeviceShape, Intake, Request};
 use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 use vfio_bindings::bindings::vfio;
 use vfio_user::{DmaMapFlags, DmaUnmapFlags, Server, ServerBackend, ServerRegion};
+
+use super::bare::{Exchange, Way, round_trips, typical};
+use super::report::{Figure, Report, Samples};
+use super::wire::{LOAD, Wait, Wire, load, store};
 
 /// Stores in one round, each from a system call of its own.
 const SINGLE_STORES: usize = 20_000;
@@ -31,7 +27,6 @@ const ROUND_TRIPS: usize = 2000;
 /// How long this project's loop polls before it sleeps, as an adaptor does by default.
 const POLL: Duration = Duration::from_micros(50);
 
-const NO_REPLY: u32 = 1 << 4;
 const REGISTERS: u32 = 0;
 const REGISTERS_SIZE: usize = 4096;
 
@@ -151,95 +146,35 @@ fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap()
 }
 
-/// The bare socket: answers as many bytes as a load's reply has to as many as a load has.
-fn echo(mut stream: UnixStream, poll: bool) -> JoinHandle<()> {
-    stream.set_nonblocking(poll).unwrap();
-    thread::spawn(move || {
-        let reply = [0; REPLY];
-        let mut request = [0; LOAD];
-        while read_exact(&mut stream, &mut request) {
-            stream.write_all(&reply).unwrap();
-        }
-    })
-}
-
-/// Bytes of a load of a register, and of its reply.
-const LOAD: usize = HEADER_SIZE + RegionAccess::SIZE;
-const REPLY: usize = LOAD + 4;
-
-/// Reads, polling where the stream does not block. False at the end of the stream.
-fn read_exact(stream: &mut UnixStream, buffer: &mut [u8]) -> bool {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match stream.read(&mut buffer[filled..]) {
-            Ok(0) => return false,
-            Ok(len) => filled += len,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => thread::yield_now(),
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => return false,
-            Err(error) => panic!("{error}"),
-        }
-    }
-    true
-}
-
-fn command(command: Command, flags: u32, body: &[u8]) -> Vec<u8> {
-    let mut message = Vec::new();
-    let size = u32::try_from(HEADER_SIZE + body.len()).unwrap();
-    Header { id: 1, command: command as u16, size, flags, error: 0 }.emit(&mut message);
-    message.extend_from_slice(body);
-    message
-}
-
-fn access(count: u32, data: &[u8]) -> Vec<u8> {
-    let mut body = Vec::new();
-    RegionAccess { offset: 8, region: REGISTERS, count }.emit(&mut body);
-    body.extend_from_slice(data);
-    body
-}
+/// A load of a register, and its reply.
+const EXCHANGE: Exchange = Exchange { request: LOAD, reply: LOAD + 4 };
 
 /// A client of either server.
 struct Client {
-    stream: UnixStream,
+    wire: Wire,
     load: Vec<u8>,
     store: Vec<u8>,
     batch: Vec<u8>,
 }
 
 impl Client {
-    fn new(mut stream: UnixStream) -> Self {
-        let version = command(
-            Command::Version,
-            0,
-            b"\0\0\0\0{\"capabilities\":{\"max_msg_fds\":1,\"max_data_xfer_size\":1048576}}\0",
-        );
-        stream.write_all(&version).unwrap();
-        let mut header = [0; HEADER_SIZE];
-        assert!(read_exact(&mut stream, &mut header));
-        let size = usize::try_from(Header::parse(&header).unwrap().size).unwrap();
-        assert!(read_exact(&mut stream, &mut vec![0; size - HEADER_SIZE]));
-        let store = command(Command::RegionWrite, NO_REPLY, &access(8, &[7; 8]));
-        Self {
-            stream,
-            load: command(Command::RegionRead, 0, &access(4, &[])),
-            batch: store.repeat(BATCH),
-            store,
-        }
+    fn new(stream: UnixStream) -> Self {
+        let store = store(REGISTERS, 8, &[7; 8]);
+        Self { wire: Wire::over(stream), load: load(REGISTERS, 8, 4), batch: store.repeat(BATCH), store }
     }
 
     fn load(&mut self) {
-        let mut reply = [0; REPLY];
-        self.stream.write_all(&self.load).unwrap();
-        assert!(read_exact(&mut self.stream, &mut reply));
+        self.wire.ask::<4>(&self.load);
     }
 
-    /// Nanoseconds of each store, the time until the server has carried out the last one included.
+    /// Seconds that each store takes, the time until the server has carried out the last one included.
     fn single_stores(&mut self) -> f64 {
         let begin = Instant::now();
         for _ in 0..SINGLE_STORES {
-            self.stream.write_all(&self.store).unwrap();
+            self.wire.send(&self.store);
         }
         self.load();
-        nanos(begin, SINGLE_STORES)
+        begin.elapsed().as_secs_f64() / SINGLE_STORES as f64
     }
 
     /// The same of stores that come many at a time.
@@ -247,52 +182,23 @@ impl Client {
         let batches = BATCHED_STORES.div_ceil(BATCH);
         let begin = Instant::now();
         for _ in 0..batches {
-            self.stream.write_all(&self.batch).unwrap();
+            self.wire.send(&self.batch);
         }
         self.load();
-        nanos(begin, batches * BATCH)
+        begin.elapsed().as_secs_f64() / (batches * BATCH) as f64
     }
 
-    /// Nanoseconds of a load. The client polls or blocks.
-    fn round_trips(&mut self, poll: bool) -> f64 {
-        self.stream.set_nonblocking(poll).unwrap();
+    /// Seconds that a load takes.
+    fn round_trips(&mut self, wait: Wait) -> f64 {
+        self.wire.set_wait(wait);
         self.load();
-        let begin = Instant::now();
-        for _ in 0..ROUND_TRIPS {
-            self.load();
-        }
-        let time = nanos(begin, ROUND_TRIPS);
-        self.stream.set_nonblocking(false).unwrap();
+        let time = typical(ROUND_TRIPS, || self.load());
+        self.wire.set_wait(Wait::Block);
         time
     }
 }
 
-fn nanos(begin: Instant, count: usize) -> f64 {
-    begin.elapsed().as_secs_f64() * 1e9 / count as f64
-}
-
-/// Round trips over the bare socket, in nanoseconds.
-fn bare_round_trips(poll: bool) -> f64 {
-    let (mut client, server) = UnixStream::pair().unwrap();
-    let thread = echo(server, poll);
-    client.set_nonblocking(poll).unwrap();
-    let mut reply = [0; REPLY];
-    let mut round_trip = || {
-        client.write_all(&[0; LOAD]).unwrap();
-        assert!(read_exact(&mut client, &mut reply));
-    };
-    round_trip();
-    let begin = Instant::now();
-    for _ in 0..ROUND_TRIPS {
-        round_trip();
-    }
-    let time = nanos(begin, ROUND_TRIPS);
-    drop(client);
-    thread.join().unwrap();
-    time
-}
-
-/// What a measurement gives: nanoseconds that passed, and seconds of a processor that the server's thread used meanwhile.
+/// What a measurement gives: seconds that passed, and seconds of a processor that the server's thread used meanwhile.
 type Measured = (f64, f64);
 
 /// Runs a measurement against this project's loop.
@@ -319,49 +225,48 @@ fn measured(
     (time, server.join().unwrap().as_secs_f64())
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-/// Prints a figure: what it is, this project's loop, and what it is compared with.
-fn print(what: &str, times: &[(f64, f64)], with: &str) {
-    let (own, other) = (median(times.iter().map(|time| time.0)), median(times.iter().map(|time| time.1)));
-    let ratio = median(times.iter().map(|time| time.1 / time.0));
-    let show = |time: f64| format!("{time:9.0} ns {:8.3} M/s", 1e3 / time);
-    println!("{what:<36} {}   {with:<11} {}   {ratio:5.2} times as fast", show(own), show(other));
-}
-
-fn main() {
-    // Cargo adds options of its own.
-    let rounds = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(15);
-    let mut figures: [Vec<(f64, f64)>; 6] = Default::default();
+/// See the module.
+pub fn run(report: &mut Report, rounds: usize) {
+    let mut figures: [(Samples, Samples); 6] = Default::default();
     let blocking = Duration::ZERO;
     for _ in 0..rounds {
         let singles = (ours(blocking, Client::single_stores), theirs(Client::single_stores));
         let batches = (ours(blocking, Client::batched_stores), theirs(Client::batched_stores));
-        let own_load = ours(blocking, |client| client.round_trips(false)).0;
-        let their_load = theirs(|client| client.round_trips(false)).0;
-        let each = |seconds: f64| seconds * 1e9 / SINGLE_STORES as f64;
+        let own_load = ours(blocking, |client| client.round_trips(Wait::Block)).0;
+        let their_load = theirs(|client| client.round_trips(Wait::Block)).0;
+        let each = |seconds: f64| seconds / SINGLE_STORES as f64;
+        let own_bare = ours(blocking, |client| client.round_trips(Wait::Block)).0;
+        let own_polled = ours(POLL, |client| client.round_trips(Wait::Poll)).0;
         let round = [
             (singles.0.0, singles.1.0),
             (each(singles.0.1), each(singles.1.1)),
             (batches.0.0, batches.1.0),
             (own_load, their_load),
-            (ours(blocking, |client| client.round_trips(false)).0, bare_round_trips(false)),
-            (ours(POLL, |client| client.round_trips(true)).0, bare_round_trips(true)),
+            (
+                own_bare,
+                round_trips(Way::Unix, Wait::Block, EXCHANGE, |exchange| typical(ROUND_TRIPS, exchange)),
+            ),
+            (
+                own_polled,
+                round_trips(Way::Unix, Wait::Poll, EXCHANGE, |exchange| typical(ROUND_TRIPS, exchange)),
+            ),
         ];
-        for (figure, times) in figures.iter_mut().zip(round) {
-            figure.push(times);
+        for (figure, (own, other)) in figures.iter_mut().zip(round) {
+            figure.0.push(own);
+            figure.1.push(other);
         }
     }
-    println!("medians of {rounds} rounds; each line: this project's loop, and what it is compared with");
-    let [single, thread, batched, blocking, bare, polled] = &figures;
-    print("posted 8-byte store, single sends", single, "the crate's");
-    print("  of that, the server's thread", thread, "the crate's");
-    print("posted 8-byte store, batches", batched, "the crate's");
-    print("register load, blocking", blocking, "the crate's");
-    print("register load, blocking", bare, "bare socket");
-    print("register load, polled", polled, "bare socket");
+    let (crates, bare) = ("the loop of the crate vfio_user", "a round trip over a bare UNIX socket");
+    let names = [
+        ("store-single", crates),
+        ("store-single-processor", crates),
+        ("store-batch", crates),
+        ("load-blocking", crates),
+        ("load-blocking-bare", bare),
+        ("load-polled-bare", bare),
+    ];
+    for ((own, other), (name, against)) in figures.iter().zip(names) {
+        let nanos = own.map(|seconds| seconds * 1e9);
+        report.add(Figure::new(format!("vfio-server/{name}"), &nanos, "ns").against(own, other, against));
+    }
 }
