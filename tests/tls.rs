@@ -9,9 +9,6 @@ mod guest;
 #[path = "process/node.rs"]
 #[allow(dead_code)]
 mod node;
-#[allow(dead_code)]
-#[path = "support/queue.rs"]
-mod queue;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -4,8 +4,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::bare::{Exchange, Way, round_trips, stream, typical};
+use super::guest::queue::{READ, WRITE};
 use super::pair::{Engine, Near, Pair};
-use super::queue::{READ, WRITE};
 use super::report::{Figure, Report, Samples, Target};
 use super::wire::Wait;
 

@@ -23,9 +23,6 @@ mod node;
 mod pair;
 mod peers;
 mod plot;
-#[path = "../../tests/support/queue.rs"]
-#[allow(dead_code)]
-mod queue;
 mod report;
 mod scale;
 mod stores;

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use super::guest::queue::{COMPLETION_SIZE, Entry, HEAD_SIZE, Queue, SUBMISSION_SIZE, SUBMITTED};
 use super::guest::{ACCESS, ASSURANCE, Guest, READ, REGISTERS, WINDOW, WRITE};
 use super::node::{Node, Place};
-use super::queue::{COMPLETION_SIZE, Entry, HEAD_SIZE, Queue, SUBMISSION_SIZE, SUBMITTED};
 use super::wire::{Wait, Wire, load, store};
 
 /// The near guest's node, and the far one's. An adaptor with two buses can have both.

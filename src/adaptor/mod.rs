@@ -15,6 +15,7 @@ pub mod bus;
 pub mod buses;
 pub mod channel;
 pub mod dma;
+mod engine;
 pub mod event;
 mod function;
 pub mod inventory;
@@ -42,7 +43,7 @@ use std::collections::VecDeque;
 use self::address::{BLOCK_SIZE, Geometry, Location, NodeId, NodeSet};
 use self::assurance::RangeLoads;
 use self::channel::Channel;
-use self::dma::{Engine, Failure};
+use self::dma::Engine;
 use self::function::{Function, event as events};
 use self::inventory::{Entry, Inventory, Name};
 use self::master::{CommandStatus, ExportError, HostedWindow, Master, Sharing};
@@ -56,7 +57,7 @@ use self::pci::{ConfigAction, Meaning, NodeEntry, Register, RegisterWrite, regis
 use self::random::Random;
 use self::status::Direction;
 use self::target::Target;
-use self::transaction::{Finished, Request, RequestKind};
+use self::transaction::{Finished, Request};
 
 /// QEMU waits for a load's answer for 5 s, the time of the stores before it included, and an answer after that would break
 /// the device.
@@ -158,22 +159,6 @@ impl Adaptor {
     /// Names the bus for the guests of other nodes, before the first input.
     pub const fn set_name(&mut self, name: Name) {
         self.inventory.set_name(name);
-    }
-
-    /// How long the DMA engine looks at a queue's ring after work before it needs a doorbell. (At first it does not.) Call
-    /// [`Self::poll_probe`] again and again while [`Self::is_polling`].
-    pub const fn set_queue_poll(&mut self, poll: Duration) {
-        self.engine.set_poll(poll);
-    }
-
-    /// Whether the DMA engine looks at rings without a doorbell now.
-    pub const fn is_polling(&self) -> bool {
-        self.engine.is_awake()
-    }
-
-    /// The next look at a ring, as [`Self::poll_memory`]; `None` once after all that are to be looked at.
-    pub fn poll_probe(&mut self, now: Instant) -> Option<MemoryOperation> {
-        if self.function.config.bus_master_enabled() { self.engine.poll_probe(now) } else { None }
     }
 
     /// The bus loads `len` bytes. The answer comes from [`Self::poll_completion`], at latest after the deadline.
@@ -367,19 +352,7 @@ impl Adaptor {
     /// A memory operation, to be begun at once. One on the bus may end later, and others come meanwhile.
     pub fn poll_memory(&mut self, now: Instant) -> Option<MemoryOperation> {
         loop {
-            let engine_first = !core::mem::take(&mut self.engine_was_last);
-            let mut operation = if engine_first { self.poll_engine(now) } else { None };
-            if operation.is_none() {
-                let mesh = &self.mesh;
-                let may_execute =
-                    |origin, kind: &RequestKind| mesh.may_execute(now, origin, kind.direction());
-                operation = self.master.poll_operation(may_execute);
-                self.collect_answers();
-                self.tell_of_messages(now);
-            }
-            if operation.is_none() && !engine_first {
-                operation = self.poll_engine(now);
-            }
+            let operation = self.next_operation(now);
             let operation = operation?;
             let hosted = matches!(operation.home(), Home::Hosted(_));
             // A function that may not be bus master reaches no memory.
@@ -390,39 +363,6 @@ impl Adaptor {
             } else {
                 return Some(operation);
             }
-        }
-    }
-
-    /// The engine's next memory operation.
-    fn poll_engine(&mut self, now: Instant) -> Option<MemoryOperation> {
-        let operation = self.engine.poll_operation(now);
-        self.pass_on_engine(now);
-        self.engine_was_last = operation.is_some();
-        operation
-    }
-
-    /// Passes on what the engine has for other units.
-    fn pass_on_engine(&mut self, now: Instant) {
-        let mut has_run = false;
-        while let Some(request) = self.engine.poll_request() {
-            has_run = true;
-            self.mesh.submit(Channel::Bulk, request);
-        }
-        while let Some(failure) = self.engine.poll_failure() {
-            let Failure { place, len, direction, code } = failure;
-            self.target.log_failure(place, len, direction, code);
-            has_run = true;
-        }
-        if let Some(result) = self.engine.poll_order_done() {
-            self.master.finish_order(result);
-            has_run = true;
-        }
-        if self.engine.take_event() {
-            self.function.raise(events::QUEUE);
-        }
-        // Where they are refused at once, or somebody has to be told.
-        if has_run {
-            self.run(now);
         }
     }
 

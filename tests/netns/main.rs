@@ -16,9 +16,6 @@ mod network;
 #[path = "../process/node.rs"]
 #[allow(dead_code)]
 mod node;
-#[allow(dead_code)] // what the others use of it
-#[path = "../support/queue.rs"]
-mod queue;
 mod wire;
 
 use std::time::{Duration, Instant};

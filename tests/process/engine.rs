@@ -2,12 +2,13 @@
 
 use std::time::Instant;
 
+use super::guest::queue::{
+    self, ARM, Completion, Entry, FETCH_ADD, FLAG_LIST, HEAD_SIZE, Queue, RESUME, SUBMISSION_SIZE, SUBMITTED,
+    list,
+};
 use super::guest::{Guest, READ, WRITE};
 use super::node::{Node, PATIENCE, Place};
-use super::queue::{
-    ARM, Completion, Entry, FETCH_ADD, FLAG_LIST, HEAD_SIZE, Queue, RESUME, SUBMISSION_SIZE, SUBMITTED, list,
-};
-use super::{attach, queue, wait_for_reset};
+use super::{attach, wait_for_reset};
 
 const ATOMIC: u32 = 1 << 4;
 const DOMAIN: u32 = 5;

@@ -12,7 +12,10 @@ use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemory
 use vmm_sys_util::eventfd::EventFd;
 
 use super::node::PATIENCE;
-use super::queue::{self, Shared};
+
+#[allow(dead_code)] // what others use of it
+#[path = "../support/queue.rs"]
+pub mod queue;
 
 pub const REGISTERS: u32 = 0;
 const IO: u32 = 1;
@@ -89,7 +92,7 @@ impl Bus for Client {
     }
 }
 
-impl<B> Shared for Guest<B> {
+impl<B> queue::Shared for Guest<B> {
     fn load(&self, at: u64, out: &mut [u8]) {
         self.memory.read_slice(out, GuestAddress(at)).unwrap();
     }

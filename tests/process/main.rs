@@ -16,9 +16,6 @@ mod machine;
 mod messages;
 mod node;
 mod proxy;
-#[allow(dead_code)] // what the others use of it
-#[path = "../support/queue.rs"]
-mod queue;
 mod router;
 mod strangers;
 
