@@ -11,9 +11,9 @@ use bytes::{Bytes, BytesMut};
 use crate::adaptor::mesh::packet::MAX_PAYLOAD;
 
 /// Shorter reads get memory of their own.
-const SHORTEST: usize = 4 << 10;
+const SHORTEST: usize = 32 << 10;
 /// Buffers that there are, of [`MAX_PAYLOAD`] bytes each.
-const MOST: usize = 32;
+const MOST: usize = 64;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -41,14 +41,13 @@ impl Buffers {
         result.map(|()| bytes)
     }
 
-    /// The buffer that has been in use for longest, if nobody holds it any more, or a new one; `None` where there are enough.
+    /// The buffer that was used last, if nobody holds it any more: it is the one that is in the processor's cache. Or that which has been in use
+    /// for longest, or a new one; `None` where there are enough.
     fn take(&mut self) -> Option<BytesMut> {
-        if let Some(oldest) = self.used.pop_front_if(|oldest| oldest.is_unique())
-            && let Ok(buffer) = oldest.try_into_mut()
-        {
-            return Some(buffer);
-        }
-        (self.used.len() < MOST).then(|| BytesMut::zeroed(MAX_PAYLOAD))
+        let is_free = |bytes: &mut Bytes| bytes.is_unique();
+        let free = self.used.pop_back_if(is_free).or_else(|| self.used.pop_front_if(is_free));
+        let free = free.and_then(|bytes| bytes.try_into_mut().ok());
+        free.or_else(|| (self.used.len() < MOST).then(|| BytesMut::zeroed(MAX_PAYLOAD)))
     }
 }
 
