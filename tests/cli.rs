@@ -251,7 +251,7 @@ fn a_router_is_configured_started_and_stopped_like_an_adaptor() {
     refused(&[], "listen: missing; give --listen or set it in the configuration file", 2);
     refused(
         &["--listen", &listen, "--router", &listen],
-        &format!("router: {listen} is this router itself"),
+        &format!("router: {listen} is where this process itself listens"),
         2,
     );
     let other = TcpListener::bind(place.address(200)).unwrap();
