@@ -321,12 +321,18 @@ impl Links {
 fn who_is_there(wanted: PeerKey, from: NodeId) -> String {
     match (wanted, from) {
         (PeerKey::Node(node), from) if node == from => String::new(),
-        (PeerKey::Node(_), NodeId(0)) => "; there is a router (which is given by --router), or node 0".to_owned(),
+        (PeerKey::Node(_), NodeId(0)) => {
+            "; there is a router (which is given by --router), or node 0".to_owned()
+        }
         (PeerKey::Node(_), from) => {
-            format!("; there is node {from} (an adaptor with several buses is given by its first node id only)")
+            format!(
+                "; there is node {from} (an adaptor with several buses is given by its first node id only)"
+            )
         }
         (PeerKey::Router(_), NodeId(0)) => String::new(),
-        (PeerKey::Router(_), from) => format!("; there is node {from} and no router (nodes are given by --peer)"),
+        (PeerKey::Router(_), from) => {
+            format!("; there is node {from} and no router (nodes are given by --peer)")
+        }
     }
 }
 

@@ -86,6 +86,8 @@ pub fn run(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Res
             let length = arguments.length.ok_or_else(|| {
                 Failure::Usage("how many bytes are to be copied has to be said with --length".to_owned())
             })?;
+            // A place that makes no sense must not cost the user what the file has now.
+            adaptor.map(place, length)?;
             let file = File::create(&path).map_err(file_failure(&path))?;
             each_block(adaptor, "copied", (place, length, 1), retries, out, |transfer, part, buffer| {
                 transfer.read(part.offset, buffer)?;
