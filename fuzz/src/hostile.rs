@@ -86,6 +86,7 @@ enum Kind {
     Ask,
     Inquire,
     Inventory,
+    Atomic,
 }
 
 /// What the hostile node knows.
@@ -139,7 +140,10 @@ impl Hostile {
                 }
                 self.see_epoch(epoch.0);
             }
-            Body::Write { progress, .. } | Body::Read { progress, .. } | Body::Confirm { progress, .. } => {
+            Body::Write { progress, .. }
+            | Body::Read { progress, .. }
+            | Body::Atomic { progress, .. }
+            | Body::Confirm { progress, .. } => {
                 self.see_epoch(progress.epoch.0);
             }
             Body::Done { first, count, stamp, .. } => {
@@ -212,6 +216,9 @@ impl Hostile {
                 Body::Write { progress, sequence, at: at(crafted.offset), data: data(len(crafted.len)) }
             }
             Kind::Read => Body::Read { progress, sequence, at: at(crafted.offset), len: len(crafted.len) },
+            Kind::Atomic => {
+                Body::Atomic { progress, sequence, at: at(crafted.offset), operands: data(len(crafted.len)) }
+            }
             Kind::Confirm => Body::Confirm { progress, sent: sequence },
             Kind::Done { count, code } => {
                 self.peer_first = theirs.0.wrapping_add(count.into());
@@ -231,7 +238,7 @@ impl Hostile {
             Kind::Inquire => Body::Inquire,
             Kind::Inventory => Body::Inventory { version: crafted.offset, entries: data(len(crafted.len)) },
         };
-        if matches!(body, Body::Write { .. } | Body::Read { .. }) {
+        if matches!(body, Body::Write { .. } | Body::Read { .. } | Body::Atomic { .. }) {
             self.next = sequence.0.wrapping_add(1);
         }
         if own_epoch != Epoch(self.epoch) {

@@ -399,7 +399,10 @@ impl Stage {
             self.tested.handle_packet(now, HONEST, packet);
         }
         while self.link && self.reads {
-            let Some(packet) = self.tested.poll_packet(now, HOSTILE, &mut |_| Err(MemoryFault::Unmapped)) else { break };
+            let Some(packet) = self.tested.poll_packet(now, HOSTILE, &mut |_| Err(MemoryFault::Unmapped))
+            else {
+                break;
+            };
             progress = true;
             assert_discreet(&packet);
             self.hostile.observe(&packet);
@@ -435,8 +438,9 @@ impl Stage {
 /// Holds an operation on the tested node's memory against what was exported to whom.
 fn judge(operation: &MemoryOperation) {
     let (segments, right, byte) = match operation {
-        MemoryOperation::Read { segments, .. } => (segments, READ, None),
-        MemoryOperation::Write { segments, data, .. } => (segments, WRITE, data.first().copied()),
+        MemoryOperation::Read { segments, .. } => (&segments[..], READ, None),
+        MemoryOperation::Write { segments, data, .. } => (&segments[..], WRITE, data.first().copied()),
+        MemoryOperation::Atomic { .. } => panic!("isolation: {operation:?}, and nobody granted that"),
     };
     let may = |export: &Export| {
         let writer = if export.node == HONEST { HONEST_BYTE } else { HOSTILE_BYTE };
@@ -491,5 +495,6 @@ fn execute(memory: &mut [u8], operation: &MemoryOperation) -> Result<Bytes, Memo
             assert!(rest.is_empty(), "segments add up to the data");
             Ok(Bytes::new())
         }
+        MemoryOperation::Atomic { .. } => Err(MemoryFault::Refused),
     }
 }

@@ -19,7 +19,8 @@
 /* The I/O space's windows, and the parts of equal size that the BARs with several spaces have. */
 #define ARDMA_IO_WINDOW_BITS	16
 #define ARDMA_IO_OWN_SIZE	0x1000	/* at the start of each: the adaptor's own, no windows */
-#define ARDMA_IO_PARTS		4	/* I/O space, its assurance space, peek alias, nothing */
+#define ARDMA_IO_PARTS		4	/* I/O space, its assurance space, peek alias, doorbell pages */
+#define ARDMA_IO_DOORBELL_PART	3
 #define ARDMA_ASSURANCE_PARTS	2	/* assurance space, peek alias */
 
 /* Registers: offsets in BAR0. */
@@ -85,6 +86,8 @@
 #define ARDMA_REG_MESSAGE_COALESCE_TIME	0x01a4
 #define ARDMA_REG_MESSAGES_RECEIVED	0x01a8
 #define ARDMA_REG_EVENT_VECTOR		0x01b0
+#define ARDMA_REG_QUEUE_VECTOR		0x01b4
+#define ARDMA_REG_QUEUE_READY		0x01b8
 #define ARDMA_REG_INVENTORY_SELECT	0x01c0
 #define ARDMA_REG_INVENTORY_COUNT	0x01c4
 #define ARDMA_REG_INVENTORY_VERSION	0x01c8
@@ -99,8 +102,9 @@
 #define ARDMA_MAGIC_VALUE		0x4d445241	/* "ARDM" */
 #define ARDMA_VERSION_MAJOR		1
 
-/* The bits of STATUS, and of EVENT and EVENT_ENABLE but for this one, are in the uapi header. */
+/* The bits of STATUS, and of EVENT and EVENT_ENABLE but for these, are in the uapi header. */
 #define ARDMA_EVENT_COMMAND		(1U << 2)
+#define ARDMA_EVENT_QUEUE		(1U << 8)
 
 #define ARDMA_CONTROL_RESET		(1U << 0)
 
@@ -138,6 +142,7 @@
 #define ARDMA_MSIX_VECTORS		16
 #define ARDMA_VECTOR_EVENTS		0
 #define ARDMA_VECTOR_MESSAGES		1
+#define ARDMA_VECTOR_QUEUES		2
 
 /* Commands. */
 #define ARDMA_DESCRIPTOR_MAGIC		0x43445241	/* "ARDC" */
@@ -149,10 +154,26 @@
 #define ARDMA_CMD_EXPORT		1
 #define ARDMA_CMD_UNEXPORT		2
 #define ARDMA_CMD_PROBE			3
+#define ARDMA_CMD_REGISTER		4
+#define ARDMA_CMD_DEREGISTER		5
+#define ARDMA_CMD_CREATE_QUEUE		6
+#define ARDMA_CMD_DESTROY_QUEUE		7
 
 /* In the descriptor, beside the rights: the window is in the I/O space. */
 #define ARDMA_CMD_FLAG_BUS		(1U << 2)
 #define ARDMA_CMD_FLAG_IO		(1U << 3)
+#define ARDMA_CMD_FLAG_FAR		(1U << 5)
+
+/* Queues of the DMA engine. */
+#define ARDMA_QUEUE_NONE		(~0U)	/* QUEUE_READY: no queue */
+#define ARDMA_QUEUES_PER_NODE		16	/* doorbell pages for each window of BAR1 */
+#define ARDMA_QUEUE_GRAIN		64	/* of the rings' offsets */
+#define ARDMA_QUEUE_HEAD		64	/* bytes before the completion ring */
+#define ARDMA_QUEUE_ENTRIES_LOG2_MIN	2
+#define ARDMA_QUEUE_ENTRIES_LOG2_MAX	12
+#define ARDMA_SUBMISSION_LOG2		6	/* of the bytes of an entry */
+#define ARDMA_COMPLETION_LOG2		5
+#define ARDMA_DOORBELL_PAGE_LOG2	12
 
 #define ARDMA_CMD_STATUS_OK		0
 #define ARDMA_CMD_STATUS_BUSY		1
@@ -164,6 +185,7 @@
 #define ARDMA_CMD_STATUS_NO_SPACE	7
 #define ARDMA_CMD_STATUS_TOO_MANY	8
 #define ARDMA_CMD_STATUS_NOT_FOUND	9
+#define ARDMA_CMD_STATUS_IN_USE		10
 
 /*
  * The codes in a status word, which a load from the assurance space returns: the reads' code in
@@ -180,6 +202,8 @@
 #define ARDMA_CODE_ACCESS_DENIED	0x83
 #define ARDMA_CODE_BAD_SIZE		0x84
 #define ARDMA_CODE_TARGET_FAULT		0x85
+#define ARDMA_CODE_BAD_KEY		0x86
+#define ARDMA_CODE_BAD_REQUEST		0x87
 #define ARDMA_CODE_LOCAL_FAULT		0x88
 #define ARDMA_CODE_TIMEOUT		0xc1
 #define ARDMA_CODE_PEER_RESTARTED	0xc2

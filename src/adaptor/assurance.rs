@@ -60,11 +60,15 @@ impl Adaptor {
         if registers::covers_lowest(Register::FailedBlock, offset, len) {
             self.target.take_failed();
         }
+        let pops_ready = registers::covers_lowest(Register::QueueReady, offset, len);
         let mut data = vec![0; len];
         let register = |register| self.register(register);
         let node = |node| self.node_entry(node);
         let doorbells = self.master.messages().doorbells();
         registers::read(offset, &mut data, register, node, doorbells, &self.function.msix);
+        if pops_ready {
+            self.engine.pop_ready();
+        }
         Completion { tag, data: data.into() }
     }
 

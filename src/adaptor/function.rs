@@ -21,8 +21,10 @@ pub(super) mod event {
     pub const INVENTORY: u32 = 1 << 6;
     /// A block came into the queue of failed blocks.
     pub const FAILED: u32 = 1 << 7;
+    /// A completion came that software waits for. It has a vector of its own.
+    pub const QUEUE: u32 = 1 << 8;
     /// All of them.
-    pub const ALL: u32 = LINK | ERROR | COMMAND | MEMORY | DUPLICATE | INVENTORY | FAILED;
+    pub const ALL: u32 = LINK | ERROR | COMMAND | MEMORY | DUPLICATE | INVENTORY | FAILED | QUEUE;
 }
 
 /// Registers that hold what the guest wrote.
@@ -42,6 +44,7 @@ pub(super) struct Written {
     pub(super) message_coalesce_count: u32,
     pub(super) message_coalesce_time: u32,
     event_vector: u32,
+    queue_vector: u32,
     pub(super) inventory_select: u32,
 }
 
@@ -61,6 +64,7 @@ impl Default for Written {
             message_coalesce_count: 0,
             message_coalesce_time: 0,
             event_vector: 0,
+            queue_vector: 0,
             inventory_select: 0,
         }
     }
@@ -86,6 +90,7 @@ impl Written {
             Register::MessageCoalesceCount => self.message_coalesce_count.into(),
             Register::MessageCoalesceTime => self.message_coalesce_time.into(),
             Register::EventVector => self.event_vector.into(),
+            Register::QueueVector => self.queue_vector.into(),
             Register::InventorySelect => self.inventory_select.into(),
             _ => 0,
         }
@@ -133,23 +138,32 @@ impl Function {
 
     /// An event happened.
     pub(super) fn raise(&mut self, event: u32) {
-        if !self.events & event & self.written.event_enable != 0 {
-            self.raise_event_vector();
-        }
+        self.raise_vectors(!self.events & event & self.written.event_enable);
         self.events |= event;
     }
 
-    /// One that does not exist is ignored.
-    fn raise_event_vector(&mut self) {
-        self.msix.raise(u16::try_from(self.written.event_vector).unwrap_or(u16::MAX));
+    /// Raises the vectors of these events. One that does not exist is ignored.
+    fn raise_vectors(&mut self, events: u32) {
+        let Written { event_vector, queue_vector, .. } = self.written;
+        let of_queues = events & event::QUEUE != 0;
+        if events & !event::QUEUE != 0 || of_queues && queue_vector == event_vector {
+            self.msix.raise(u16::try_from(event_vector).unwrap_or(u16::MAX));
+        }
+        if of_queues && queue_vector != event_vector {
+            self.msix.raise(u16::try_from(queue_vector).unwrap_or(u16::MAX));
+        }
     }
 
     /// Events go to this vector from now on; those that already happened are raised there too, so that none is missed.
     pub(super) fn set_event_vector(&mut self, vector: u32) {
         self.written.event_vector = vector;
-        if self.written.event_enable & self.events != 0 {
-            self.raise_event_vector();
-        }
+        self.raise_vectors(self.written.event_enable & self.events & !event::QUEUE);
+    }
+
+    /// As [`Self::set_event_vector`], for the event of queues.
+    pub(super) fn set_queue_vector(&mut self, vector: u32) {
+        self.written.queue_vector = vector;
+        self.raise_vectors(self.written.event_enable & self.events & event::QUEUE);
     }
 
     pub(super) const fn clear_events(&mut self, bits: u32) {
@@ -159,9 +173,7 @@ impl Function {
     /// Events that already happened are raised when they are enabled, so that none is missed in between.
     pub(super) fn enable_events(&mut self, bits: u32) {
         let bits = bits & event::ALL;
-        if bits & !self.written.event_enable & self.events != 0 {
-            self.raise_event_vector();
-        }
+        self.raise_vectors(bits & !self.written.event_enable & self.events);
         self.written.event_enable = bits;
     }
 }

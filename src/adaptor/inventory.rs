@@ -64,7 +64,7 @@ pub enum Kind {
 pub struct Entry {
     /// A [`Kind`], or one that is not known here.
     pub kind: u32,
-    /// Bit 0 it may be read, bit 1 written, bit 3 it is in the I/O space.
+    /// Bit 0 it may be read, bit 1 written, bit 3 it is in the I/O space, bit 4 atomic operations may be done on it.
     pub rights: u32,
     /// Where it begins in the node's space, in bytes.
     pub offset: u64,
@@ -82,9 +82,7 @@ impl Entry {
             (Home::Hosted(_), Space::Memory) => Kind::MemoryDevice,
             (Home::Hosted(_), Space::Io) => Kind::IoDevice,
         };
-        let rights = window.rights();
-        let io = space == Space::Io;
-        let rights = u32::from(rights.read) | u32::from(rights.write) << 1 | u32::from(io) << 3;
+        let rights = window.rights().bits() | u32::from(space == Space::Io) << 3;
         Self { kind: kind as u32, rights, offset, len: window.len(), name: window.name() }
     }
 

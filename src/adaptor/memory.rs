@@ -69,13 +69,53 @@ pub enum MemoryOperation {
         /// The bytes.
         data: Bytes,
     },
+    /// Change a number of 8 bytes, little-endian, at once: nobody sees it, or changes it, in between. Its former value is the
+    /// result. What is done before and after is so for everybody who looks at the number, too.
+    Atomic {
+        /// Its name.
+        id: OperationId,
+        /// Whose address it is.
+        home: Home,
+        /// Where, aligned to its 8 bytes.
+        segment: Segment,
+        /// How.
+        action: AtomicAction,
+    },
+}
+
+/// How a number is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AtomicAction {
+    /// By adding this, wrapping.
+    Add(u64),
+    /// To `swap`, if it is `compare`.
+    CompareSwap {
+        /// What has to be there.
+        compare: u64,
+        /// What is to be there then.
+        swap: u64,
+    },
+    /// To this.
+    Swap(u64),
+}
+
+impl AtomicAction {
+    /// What is to be where `former` was.
+    pub const fn apply(self, former: u64) -> u64 {
+        match self {
+            Self::Add(value) => former.wrapping_add(value),
+            Self::CompareSwap { compare, swap } if compare == former => swap,
+            Self::CompareSwap { .. } => former,
+            Self::Swap(value) => value,
+        }
+    }
 }
 
 impl MemoryOperation {
     /// Its name.
     pub const fn id(&self) -> OperationId {
         match self {
-            Self::Read { id, .. } | Self::Write { id, .. } => *id,
+            Self::Read { id, .. } | Self::Write { id, .. } | Self::Atomic { id, .. } => *id,
         }
     }
 
@@ -83,13 +123,14 @@ impl MemoryOperation {
     pub fn segments(&self) -> &[Segment] {
         match self {
             Self::Read { segments, .. } | Self::Write { segments, .. } => segments,
+            Self::Atomic { segment, .. } => core::slice::from_ref(segment),
         }
     }
 
     /// Whose addresses its segments are.
     pub const fn home(&self) -> Home {
         match self {
-            Self::Read { home, .. } | Self::Write { home, .. } => *home,
+            Self::Read { home, .. } | Self::Write { home, .. } | Self::Atomic { home, .. } => *home,
         }
     }
 }
@@ -107,5 +148,5 @@ pub enum MemoryFault {
     Refused,
 }
 
-/// How a memory operation ended: the bytes read (empty for a write), or why it was not executed.
+/// How a memory operation ended: the bytes read (empty for a write; of an atomic operation the former value), or why it was not executed.
 pub type MemoryResult = Result<Bytes, MemoryFault>;

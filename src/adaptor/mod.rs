@@ -14,6 +14,8 @@ pub mod backplane;
 pub mod bus;
 pub mod buses;
 pub mod channel;
+pub mod dma;
+mod engine;
 pub mod event;
 mod function;
 pub mod inventory;
@@ -23,6 +25,7 @@ pub mod mesh;
 pub mod messages;
 pub mod pci;
 pub mod random;
+pub mod runs;
 pub mod status;
 pub mod target;
 mod time;
@@ -40,6 +43,7 @@ use std::collections::VecDeque;
 use self::address::{BLOCK_SIZE, Geometry, Location, NodeId, NodeSet};
 use self::assurance::RangeLoads;
 use self::channel::Channel;
+use self::dma::Engine;
 use self::function::{Function, event as events};
 use self::inventory::{Entry, Inventory, Name};
 use self::master::{CommandStatus, ExportError, HostedWindow, Master, Sharing};
@@ -53,7 +57,7 @@ use self::pci::{ConfigAction, Meaning, NodeEntry, Register, RegisterWrite, regis
 use self::random::Random;
 use self::status::Direction;
 use self::target::Target;
-use self::transaction::{Finished, Request, RequestKind};
+use self::transaction::{Finished, Request};
 
 /// QEMU waits for a load's answer for 5 s, the time of the stores before it included, and an answer after that would break
 /// the device.
@@ -86,6 +90,9 @@ pub struct Adaptor {
     target: Target,
     mesh: Mesh,
     master: Master,
+    engine: Engine,
+    /// The last memory operation was the engine's: others come first now.
+    engine_was_last: bool,
     inventory: Inventory,
     /// What guest and operator know of the guest's memory.
     sharing: Sharing,
@@ -116,6 +123,8 @@ impl Adaptor {
             target: Target::with_limits(geometry, gather, backlog_limit(timing.deadline), limits),
             mesh: Mesh::new(node, incarnation, peers, timing, window, &mut random),
             master: Master::new(geometry.window_size()),
+            engine: Engine::new(geometry.nodes()),
+            engine_was_last: false,
             inventory: Inventory::default(),
             sharing: Sharing::Unknown,
             duplicate: false,
@@ -163,6 +172,9 @@ impl Adaptor {
                 self.completions.push_back(Completion { tag, data: data.into() });
             }
             Meaning::Registers(offset) => self.load_registers(now, tag, offset, len),
+            Meaning::Queue(..) => {
+                self.completions.push_back(Completion { tag, data: vec![0; len].into() });
+            }
             Meaning::Nothing => self.completions.push_back(Completion::all_ones(tag, len)),
         }
         self.run(now);
@@ -181,6 +193,7 @@ impl Adaptor {
     ) -> Result<(), Busy> {
         match region.decode(self.settings.geometry, offset) {
             Meaning::Access(space, offset) => self.target.store(now, space, offset, data)?,
+            Meaning::Queue(number, offset) => self.engine.ring(now, number, offset, data),
             Meaning::Check(..) | Meaning::Nothing => {}
             Meaning::Config(offset) => {
                 if self.function.config.write(offset, data) == Some(ConfigAction::FunctionLevelReset) {
@@ -233,6 +246,7 @@ impl Adaptor {
     fn begin_new_life(&mut self, now: Instant) {
         self.target.reset();
         self.bulk.clear();
+        self.engine.reset();
         let flushed = self.master.flush().into_iter();
         let flushed: Vec<_> = flushed.map(|(origin, ticket)| (origin, Ticket::from_bits(ticket))).collect();
         self.sharing = self.master.sharing();
@@ -259,8 +273,13 @@ impl Adaptor {
 
     /// A memory operation was executed, or not.
     pub fn handle_memory_done(&mut self, now: Instant, id: OperationId, result: MemoryResult) {
-        self.master.handle_done(id, result);
-        self.run(now);
+        if Engine::is_own(id) {
+            self.engine.handle_done(now, id, result);
+            self.pass_on_engine(now);
+        } else {
+            self.master.handle_done(id, result);
+            self.run(now);
+        }
     }
 
     /// Tells guest and operator when it becomes known whether the guest's memory is shared.
@@ -333,11 +352,7 @@ impl Adaptor {
     /// A memory operation, to be begun at once. One on the bus may end later, and others come meanwhile.
     pub fn poll_memory(&mut self, now: Instant) -> Option<MemoryOperation> {
         loop {
-            let mesh = &self.mesh;
-            let may_execute = |origin, kind: &RequestKind| mesh.may_execute(now, origin, kind.direction());
-            let operation = self.master.poll_operation(may_execute);
-            self.collect_answers();
-            self.tell_of_messages(now);
+            let operation = self.next_operation(now);
             let operation = operation?;
             let hosted = matches!(operation.home(), Home::Hosted(_));
             // A function that may not be bus master reaches no memory.
@@ -377,13 +392,15 @@ impl Adaptor {
     /// When to call [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let messages = self.master.messages().poll_timeout();
-        [self.target.poll_timeout(), self.mesh.poll_timeout(), messages].into_iter().flatten().min()
+        let engine = self.engine.poll_timeout();
+        [self.target.poll_timeout(), self.mesh.poll_timeout(), messages, engine].into_iter().flatten().min()
     }
 
     /// Time has passed. Hand in what has arrived before, so that an answer that is already here does not count as late.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.mesh.handle_timeout(now);
         self.target.handle_timeout(now);
+        self.engine.handle_timeout(now);
         self.run(now);
     }
 
@@ -393,6 +410,7 @@ impl Adaptor {
         while let Some((channel, finished)) = self.mesh.poll_finished() {
             match channel {
                 Channel::Small => self.target.complete(now, finished.id, finished.code, finished.data),
+                Channel::Bulk if Engine::carries(finished.id) => self.engine.complete(now, finished),
                 Channel::Bulk => self.bulk.push_back(finished),
             }
             self.submit_requests(now);
@@ -411,6 +429,10 @@ impl Adaptor {
             }
         }
         self.collect_answers();
+        while let Some(order) = self.master.poll_order() {
+            self.engine.handle_order(now, order);
+        }
+        self.pass_on_engine(now);
         while self.master.poll_finished().is_some() {
             self.function.raise(events::COMMAND);
         }
@@ -583,6 +605,7 @@ impl Adaptor {
             Register::InventoryName0 => self.selected_entry().name.word(0),
             Register::InventoryName1 => self.selected_entry().name.word(1),
             Register::InventoryName2 => self.selected_entry().name.word(2),
+            Register::QueueReady => u64::from(self.engine.next_ready().unwrap_or(u32::MAX)),
             Register::Control | Register::OverflowAck | Register::FailedPop | Register::MessagePop => 0,
             Register::EventEnable
             | Register::CommandAddress
@@ -600,6 +623,7 @@ impl Adaptor {
             | Register::MessageCoalesceCount
             | Register::MessageCoalesceTime
             | Register::EventVector
+            | Register::QueueVector
             | Register::InventorySelect => self.function.written.get(register),
         }
     }
@@ -614,6 +638,7 @@ impl Adaptor {
             Register::CommandCookie => written.command_cookie = low,
             Register::LogSelect => written.log_select = low,
             Register::EventVector => self.function.set_event_vector(low),
+            Register::QueueVector => self.function.set_queue_vector(low),
             Register::MessagePop => self.master.messages_mut().pop(low),
             Register::MessageCoalesceCount => {
                 written.message_coalesce_count = low;

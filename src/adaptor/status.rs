@@ -72,6 +72,10 @@ codes! {
     BadSize = 0x84, "bad size";
     /// The memory behind the window did not answer.
     TargetFault = 0x85, "target fault";
+    /// The operation names local memory that is not registered for it, or can't be reached.
+    BadKey = 0x86, "no such key";
+    /// The entry that asks for the operation has no meaning.
+    BadRequest = 0x87, "bad request";
     /// The memory of this node that was to be sent did not answer.
     LocalFault = 0x88, "local memory fault";
     /// The answer did not come before the deadline.

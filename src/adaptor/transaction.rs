@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::Instant;
 use super::address::Place;
 use super::channel::Channel;
-use super::memory::Source;
+use super::memory::{AtomicAction, Source};
 use super::status::{Code, Direction};
 
 /// The longest load or store of a bus in bytes.
@@ -74,13 +74,64 @@ pub enum RequestKind<P = Bytes> {
         /// How many.
         len: u32,
     },
+    /// Changes a number of 8 bytes, and brings back what it was.
+    Atomic(Atomic),
+}
+
+/// How a number at another node is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Atomic {
+    /// By adding this, wrapping.
+    Add(u64),
+    /// To `swap`, if it is `compare`.
+    CompareSwap {
+        /// What has to be there.
+        compare: u64,
+        /// What is to be there then.
+        swap: u64,
+    },
+}
+
+impl Atomic {
+    /// Bytes of the number.
+    pub const SIZE: u32 = 8;
+
+    /// The operands as they travel: one number to add, or two.
+    pub fn operands(self) -> Bytes {
+        match self {
+            Self::Add(value) => Bytes::copy_from_slice(&value.to_le_bytes()),
+            Self::CompareSwap { compare, swap } => {
+                Bytes::copy_from_slice(&(u128::from(swap) << 64 | u128::from(compare)).to_le_bytes())
+            }
+        }
+    }
+
+    /// The inverse of [`Self::operands`]; `None` for any other bytes.
+    pub fn from_operands(operands: &[u8]) -> Option<Self> {
+        match operands.as_chunks() {
+            ([value], []) => Some(Self::Add(u64::from_le_bytes(*value))),
+            ([compare, swap], []) => {
+                let (compare, swap) = (u64::from_le_bytes(*compare), u64::from_le_bytes(*swap));
+                Some(Self::CompareSwap { compare, swap })
+            }
+            _ => None,
+        }
+    }
+
+    /// What is done to memory.
+    pub const fn action(self) -> AtomicAction {
+        match self {
+            Self::Add(value) => AtomicAction::Add(value),
+            Self::CompareSwap { compare, swap } => AtomicAction::CompareSwap { compare, swap },
+        }
+    }
 }
 
 impl<P: Extent> RequestKind<P> {
-    /// Which way its data goes.
+    /// Which way its data goes; that of an atomic operation counts as a write, because it changes what is there.
     pub fn direction(&self) -> Direction {
         match self {
-            Self::Write(_) => Direction::Write,
+            Self::Write(_) | Self::Atomic(_) => Direction::Write,
             Self::Read { .. } => Direction::Read,
         }
     }
@@ -96,6 +147,7 @@ impl<P: Extent> RequestKind<P> {
         match self {
             Self::Write(data) => data.extent(),
             Self::Read { len } => usize::try_from(*len).unwrap_or(usize::MAX),
+            Self::Atomic(_) => Atomic::SIZE as usize,
         }
     }
 
@@ -112,6 +164,6 @@ pub struct Finished {
     pub id: TransactionId,
     /// How it ended.
     pub code: Code,
-    /// What a read brought; empty otherwise.
+    /// What a read, or an atomic operation, brought; empty otherwise.
     pub data: Bytes,
 }

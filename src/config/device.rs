@@ -231,9 +231,9 @@ fn size(text: Option<&Text>, kind: &Kind) -> Result<u64, DeviceError> {
 
 fn rights(text: Option<&Text>) -> Result<Rights, DeviceError> {
     match text.map_or("rw", |Text(text)| text) {
-        "rw" => Ok(Rights { read: true, write: true }),
-        "ro" => Ok(Rights { read: true, write: false }),
-        "wo" => Ok(Rights { read: false, write: true }),
+        "rw" => Ok(Rights { read: true, write: true, atomic: true }),
+        "ro" => Ok(Rights { read: true, write: false, atomic: false }),
+        "wo" => Ok(Rights { read: false, write: true, atomic: false }),
         other => {
             let expected = "rw, ro or wo";
             Err(DeviceError::Malformed { key: "rights", text: other.to_owned(), expected })

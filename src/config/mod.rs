@@ -61,6 +61,8 @@ pub struct Config {
     pub gather: Duration,
     /// How long the event loop polls after activity before it sleeps.
     pub poll: Duration,
+    /// How long the DMA engine looks at a queue's ring after work before it needs a doorbell.
+    pub queue_poll: Duration,
     /// TCP congestion control where the user asked for one.
     pub congestion: Option<String>,
     /// Whether plain TCP beyond this host is accepted.
@@ -313,6 +315,14 @@ impl Config {
         // Otherwise stores could expire before they are sent.
         shorter("gather", gather, "deadline less lease", deadline.saturating_sub(lease))?;
         let poll = poll(raw.poll.as_ref())?;
+        let queue_poll = raw.queue_poll.as_ref();
+        let queue_poll = duration(
+            "queue-poll",
+            queue_poll,
+            Duration::from_micros(50),
+            Duration::ZERO,
+            Duration::from_secs(1),
+        )?;
         let congestion = raw.congestion.as_ref().map(parse_congestion).transpose()?;
         let devices = device::devices(&raw.device, geometry)?;
         Ok(Self {
@@ -328,6 +338,7 @@ impl Config {
             keepalive,
             gather,
             poll,
+            queue_poll,
             congestion,
             allow_plaintext,
             tls,
@@ -367,6 +378,7 @@ impl Config {
             keepalive: time(self.keepalive),
             gather: time(self.gather),
             poll: time(self.poll),
+            queue_poll: time(self.queue_poll),
             congestion: self.congestion.clone().map(Text),
             allow_plaintext: Some(self.allow_plaintext),
             tls: self.tls.as_ref().map(RawTls::from).unwrap_or_default(),

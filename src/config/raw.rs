@@ -174,6 +174,9 @@ pub struct RawConfig {
     /// How long to poll after activity before sleeping; more costs CPU time, less costs latency [default: 50us]
     #[arg(long, value_name = "TIME")]
     pub poll: Option<Text>,
+    /// How long the DMA engine looks at a queue's ring after work before it needs a doorbell; more costs CPU time, less costs latency [default: 50us]
+    #[arg(long, value_name = "TIME")]
+    pub queue_poll: Option<Text>,
 
     /// TCP congestion control, for example cubic [default: the system's; cubic on loopback]
     #[arg(long, value_name = "NAME")]
@@ -271,6 +274,7 @@ impl RawConfig {
             keepalive: self.keepalive.or(file.keepalive),
             gather: self.gather.or(file.gather),
             poll: self.poll.or(file.poll),
+            queue_poll: self.queue_poll.or(file.queue_poll),
             congestion: self.congestion.or(file.congestion),
             allow_plaintext: self.allow_plaintext.or(file.allow_plaintext),
             tls: self.tls.or(file.tls),

@@ -27,6 +27,7 @@ fn defaults_are_as_documented() {
     assert_eq!(config.keepalive, Duration::from_secs(2));
     assert_eq!(config.gather, Duration::from_micros(50));
     assert_eq!(config.poll, Duration::from_micros(50));
+    assert_eq!(config.queue_poll, Duration::from_micros(50));
     assert_eq!(config.peers.len(), 2);
     assert_eq!(config.peers[&NodeId(2)], Some("127.0.0.1:7472".parse().unwrap()));
     assert_eq!(config.peers[&NodeId(3)], None);
@@ -141,6 +142,7 @@ fn each_bad_value_gives_its_line() {
             "gather: 15ms must be shorter than the deadline less lease of 15ms",
         ),
         ("poll = '2s'", "poll: 2s is not between 0s and 1s"),
+        ("queue-poll = '2s'", "queue-poll: 2s is not between 0s and 1s"),
         ("[tls]\ncert = 'a'", "tls-key: missing; TLS takes tls-cert, tls-key and tls-ca together"),
         ("[tls]\nca = 'a'\nkey = 'b'", "tls-cert: missing; TLS takes tls-cert, tls-key and tls-ca together"),
         (

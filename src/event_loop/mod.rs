@@ -38,6 +38,10 @@ pub trait Service {
     fn handle_report(&mut self, now: Instant, report: Report);
     /// Does everything that can be done now, by bounded portions from each source. Returns whether there was anything.
     fn turn(&mut self, now: Instant) -> bool;
+    /// Whether [`Self::turn`] has to look at what nothing reports.
+    fn is_polling(&self) -> bool {
+        false
+    }
     /// The time at which [`Self::turn`] has something to do, even if nothing arrives.
     fn poll_timeout(&self) -> Option<Instant>;
 }
@@ -85,10 +89,12 @@ impl EventLoop {
         let mut now = self.clock.now();
         let mut poll_until = now;
         let mut busy = true;
+        // Whether the service itself looks again and again.
+        let mut looks = false;
         // When the service has something to do, even if nothing arrives.
         let mut due = None;
         loop {
-            let polling = busy || now < poll_until;
+            let polling = busy || looks || now < poll_until;
             if polling && !busy {
                 // Whoever is to answer may need this processor.
                 std::thread::yield_now();
@@ -98,7 +104,7 @@ impl EventLoop {
             self.poller.wait(&mut reports, timeout)?;
 
             now = self.clock.now();
-            if !busy && reports.is_empty() && due.is_none_or(|due| now < due) {
+            if !busy && !looks && reports.is_empty() && due.is_none_or(|due| now < due) {
                 continue;
             }
             for report in reports.iter() {
@@ -109,6 +115,7 @@ impl EventLoop {
                 }
             }
             busy = service.turn(now);
+            looks = service.is_polling();
             due = service.poll_timeout();
             now = self.clock.now();
             if busy || !reports.is_empty() {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use vm_memory::FileOffset;
 
 use super::{HostedDevice, Problem};
-use crate::adaptor::memory::MemoryFault;
+use crate::adaptor::memory::{AtomicAction, MemoryFault};
 use crate::mapped::{Mapping, Piece};
 
 /// See the module.
@@ -106,6 +106,10 @@ impl HostedDevice for Memory {
 
     fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
         self.piece(offset, data.len(), true)?.store(data)
+    }
+
+    fn atomic(&mut self, offset: u64, action: AtomicAction) -> Result<u64, MemoryFault> {
+        self.piece(offset, size_of::<u64>(), true)?.atomic(action)
     }
 }
 

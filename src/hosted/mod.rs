@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use crate::adaptor::address::Space;
 use crate::adaptor::master::{GRAIN, HostedWindow};
-use crate::adaptor::memory::{DeviceId, MemoryFault, MemoryOperation, MemoryResult};
+use crate::adaptor::memory::{AtomicAction, DeviceId, MemoryFault, MemoryOperation, MemoryResult};
 use crate::config::format_size;
 use memory::{MadeFile, Memory};
 use scratchpad::{ALIASES, Scratchpad};
@@ -39,6 +39,14 @@ pub trait HostedDevice {
     /// # Errors
     /// Where the device has no such bytes, or not in this size.
     fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), MemoryFault>;
+
+    /// Changes the number of 8 bytes at the byte `offset` of the device, and returns what it was.
+    ///
+    /// # Errors
+    /// Where the device has no numbers that can be changed so, which is what a device does that says nothing else.
+    fn atomic(&mut self, _offset: u64, _action: AtomicAction) -> Result<u64, MemoryFault> {
+        Err(MemoryFault::Refused)
+    }
 }
 
 /// What kinds there are.
@@ -188,6 +196,10 @@ impl Device {
             MemoryOperation::Write { data, .. } => {
                 self.inner.write(segment.address, data)?;
                 Ok(Bytes::new())
+            }
+            MemoryOperation::Atomic { action, .. } => {
+                let former = self.inner.atomic(segment.address, *action)?;
+                Ok(Bytes::copy_from_slice(&former.to_le_bytes()))
             }
         }
     }

@@ -11,7 +11,7 @@ use std::path::Path;
 const SIZE: u64 = 0x4000;
 
 fn description(name: &str, file: Option<&Path>, size: u64, write: bool) -> Description {
-    let rights = Rights { read: true, write };
+    let rights = Rights { read: true, write, atomic: false };
     let window = HostedWindow {
         device: DeviceId(0),
         space: Space::Memory,

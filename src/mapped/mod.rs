@@ -12,8 +12,9 @@
 mod ordered;
 mod trap;
 
-use crate::adaptor::memory::MemoryFault;
+use crate::adaptor::memory::{AtomicAction, MemoryFault};
 use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -102,6 +103,33 @@ impl Piece<'_> {
     /// Where the file was cut meanwhile; some of `data` may be in it then.
     pub fn store(&self, data: &[u8]) -> Result<(), MemoryFault> {
         self.copy(|| ordered::store_in_order(&self.slice, data))
+    }
+
+    /// Changes the number that these bytes are, at once, and returns what it was. Everything before and after is ordered by it.
+    ///
+    /// # Errors
+    /// Where they are not 8 aligned bytes, or as for [`Self::store`].
+    pub fn atomic(&self, action: AtomicAction) -> Result<u64, MemoryFault> {
+        let number = self.slice.get_atomic_ref::<AtomicU64>(0).map_err(|_| MemoryFault::Refused)?;
+        if self.slice.len() != size_of::<AtomicU64>() {
+            return Err(MemoryFault::Refused);
+        }
+        let mut former = 0;
+        self.copy(|| {
+            fence(Ordering::SeqCst);
+            former = match action {
+                AtomicAction::Add(value) if cfg!(target_endian = "little") => {
+                    number.fetch_add(value, Ordering::SeqCst)
+                }
+                action => {
+                    let apply = |old| Some(action.apply(u64::from_le(old)).to_le());
+                    let (Ok(old) | Err(old)) = number.fetch_update(Ordering::SeqCst, Ordering::SeqCst, apply);
+                    u64::from_le(old)
+                }
+            };
+            fence(Ordering::SeqCst);
+        })?;
+        Ok(former)
     }
 
     fn copy(&self, copy: impl FnOnce()) -> Result<(), MemoryFault> {

@@ -286,6 +286,7 @@ impl Guest {
         let kind = match operation {
             MemoryOperation::Read { .. } => DmaKind::Read(segment.len),
             MemoryOperation::Write { data, .. } => DmaKind::Write(data.clone()),
+            MemoryOperation::Atomic { .. } => return Some(Err(MemoryFault::Refused)),
         };
         match self.connection.send_dma(operation.id(), segment.address, &kind) {
             Ok(()) => None,

@@ -85,6 +85,7 @@ impl Local {
     /// Takes the guest's socket; bus 0 has the devices that the process hosts.
     fn start(config: &Config, poller: &Rc<Poller>, number: u64, node: NodeId) -> Result<Self, StartError> {
         let mut adaptor = Adaptor::new(core_settings(config, node, random_seed()?));
+        adaptor.set_queue_poll(config.queue_poll);
         let position = usize::try_from(number).unwrap_or(usize::MAX);
         if let Some(name) = config.names.get(position) {
             adaptor.set_name(*name);
@@ -185,12 +186,17 @@ impl Service for Node {
         let mut progress = self.receive(now);
         for local in &mut self.locals {
             progress |= local.take_in(now);
+            local.probe(now);
         }
         progress |= self.carry_out(now);
         for local in &mut self.locals {
             progress |= local.flush(now);
         }
         progress
+    }
+
+    fn is_polling(&self) -> bool {
+        self.locals.iter().any(|local| local.adaptor.is_polling())
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -44,6 +44,15 @@ impl Local {
         progress
     }
 
+    /// Looks at the rings that the core looks at without a doorbell. What is found in one comes out as operations.
+    pub(super) fn probe(&mut self, now: Instant) {
+        while let Some(operation) = self.adaptor.poll_probe(now) {
+            if let Some(result) = self.bus.execute(&operation) {
+                self.adaptor.handle_memory_done(now, operation.id(), result);
+            }
+        }
+    }
+
     /// Takes out what the core has for the guest. Returns whether there was anything.
     fn answer(&mut self) -> bool {
         let mut progress = false;

@@ -10,9 +10,9 @@ use bytes::{Bytes, BytesMut};
 use crate::adaptor::mesh::packet::MAX_PAYLOAD;
 
 /// Shorter reads get memory of their own.
-const SHORTEST: usize = 4 << 10;
+const SHORTEST: usize = 32 << 10;
 /// Buffers that are kept, of [`MAX_PAYLOAD`] bytes each.
-const MOST: usize = 32;
+const MOST: usize = 64;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -42,14 +42,12 @@ impl Buffers {
         result.map(|()| bytes)
     }
 
-    /// The buffer that has been in use for longest, if nobody holds it any more, or a new one.
+    /// The buffer that was used last, if nobody holds it any more: it is the one that is in the processor's cache. Or that which has been in use
+    /// for longest, or a new one.
     fn take(&mut self) -> BytesMut {
-        if let Some(oldest) = self.used.pop_front_if(|oldest| oldest.is_unique())
-            && let Ok(buffer) = oldest.try_into_mut()
-        {
-            return buffer;
-        }
-        BytesMut::zeroed(MAX_PAYLOAD)
+        let is_free = |bytes: &mut Bytes| bytes.is_unique();
+        let free = self.used.pop_back_if(is_free).or_else(|| self.used.pop_front_if(is_free));
+        free.and_then(|bytes| bytes.try_into_mut().ok()).unwrap_or_else(|| BytesMut::zeroed(MAX_PAYLOAD))
     }
 }
 

@@ -319,6 +319,12 @@ impl GuestMemory {
     pub fn execute(&self, operation: &MemoryOperation) -> MemoryResult {
         match operation {
             MemoryOperation::Read { segments, .. } => self.load(segments),
+            MemoryOperation::Atomic { segment, action, .. } => {
+                let pieces = self.resolve(core::slice::from_ref(segment), true)?;
+                // A number that is cut in two is no number.
+                let [piece] = &pieces[..] else { return Err(MemoryFault::Refused) };
+                Ok(Bytes::copy_from_slice(&piece.atomic(*action)?.to_le_bytes()))
+            }
             MemoryOperation::Write { segments, data, .. } => {
                 let pieces = self.resolve(segments, true)?;
                 let mut data = data.clone();

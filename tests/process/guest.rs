@@ -2,14 +2,20 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use vfio_bindings::bindings::vfio;
 use vfio_user::Client;
-use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
+use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileMemory};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::node::PATIENCE;
+
+#[allow(dead_code)] // what others use of it
+#[path = "../support/queue.rs"]
+pub mod queue;
 
 pub const REGISTERS: u32 = 0;
 const IO: u32 = 1;
@@ -44,7 +50,7 @@ const IO_WINDOW: u64 = 64 << 10;
 /// The size of each part of the region for I/O, with 16 nodes.
 const IO_PART: u64 = 16 * IO_WINDOW;
 /// How much memory a guest has, from address 0, where nothing else is said.
-const MEMORY: u64 = 1 << 20;
+pub const MEMORY: u64 = 16 << 20;
 const DESCRIPTOR: u64 = 0x1000;
 const LIST: u64 = 0x2000;
 
@@ -86,6 +92,16 @@ impl Bus for Client {
     }
 }
 
+impl<B> queue::Shared for Guest<B> {
+    fn load(&self, at: u64, out: &mut [u8]) {
+        self.memory.read_slice(out, GuestAddress(at)).unwrap();
+    }
+
+    fn store(&self, at: u64, bytes: &[u8]) {
+        self.memory.write_slice(bytes, GuestAddress(at)).unwrap();
+    }
+}
+
 /// A guest with a driver: memory that it shares with the adaptor, and the device.
 pub struct Guest<B = Client> {
     /// The way to the device.
@@ -113,8 +129,11 @@ impl Guest {
 impl<B: Bus> Guest<B> {
     /// A guest with so much memory, attached by `client`: maps the memory and switches the function on.
     pub fn over(mut client: B, memory: u64) -> Self {
-        let file = File::from(rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(memfd_create("guest", flags).unwrap());
         file.set_len(memory).unwrap();
+        // As QEMU does.
+        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
         client.map(0, memory, &file);
         let len = usize::try_from(memory).unwrap();
         let ranges = [(GuestAddress(0), len, Some(FileOffset::new(file, 0)))];
@@ -204,36 +223,95 @@ impl<B: Bus> Guest<B> {
 
     /// Exports `len` bytes of memory at `address` to every node; gives the offset in this node's window.
     pub fn export(&mut self, address: u64, len: u64, rights: u32) -> u64 {
-        self.cookie += 1;
+        self.write_list(address, len);
+        let nodes = [0x40, 0x48, 0x50, 0x58].map(|at| (at, u64::MAX));
+        let fields = [(0x10, u64::MAX), (0x18, len), (0x20, u64::from(rights) | 1 << 32), (0x28, LIST)];
+        let (status, offset) = self.command(1, &[&fields[..], &nodes].concat());
+        assert_eq!(status, 0);
+        offset
+    }
+
+    /// Writes a list of one run for a command, at [`LIST`].
+    fn write_list(&self, address: u64, len: u64) {
         let mut list = [0; 4096];
         list[..8].copy_from_slice(&address.to_le_bytes());
         list[8..16].copy_from_slice(&len.to_le_bytes());
         self.memory.write_slice(&list, GuestAddress(LIST)).unwrap();
-        let mut descriptor = [0; 128];
-        for (at, word) in [
-            (0x00, u32::from_le_bytes(*b"ARDC")),
-            (0x04, self.cookie),
-            (0x08, 1),
-            (0x10, u32::MAX),
-            (0x14, u32::MAX),
-            (0x18, u32::try_from(len).unwrap()),
-            (0x20, rights),
-            (0x24, 1),
-            (0x28, u32::try_from(LIST).unwrap()),
-        ] {
+    }
+
+    /// Gives a command with these fields of 8 bytes in its descriptor, and returns its status and its result.
+    pub fn command(&mut self, opcode: u32, fields: &[(usize, u64)]) -> (u32, u64) {
+        self.cookie += 1;
+        let mut descriptor = queue::descriptor(fields);
+        for (at, word) in [(0, u32::from_le_bytes(*b"ARDC")), (4, self.cookie), (8, opcode)] {
             descriptor[at..at + 4].copy_from_slice(&word.to_le_bytes());
         }
-        descriptor[0x40..0x60].fill(0xff);
         self.memory.write_slice(&descriptor, GuestAddress(DESCRIPTOR)).unwrap();
         self.set_register(COMMAND_ADDRESS, DESCRIPTOR, 8);
         self.set_register(COMMAND_COOKIE, self.cookie.into(), 4);
-        self.set_register(COMMAND, 1, 4);
+        self.set_register(COMMAND, opcode.into(), 4);
         let begin = Instant::now();
         while self.register(COMMAND_STATUS) == 1 {
             assert!(begin.elapsed() < PATIENCE, "the command does not end");
         }
-        assert_eq!(self.register(COMMAND_STATUS), 0);
-        self.wide_register(COMMAND_RESULT)
+        (self.register(COMMAND_STATUS), self.wide_register(COMMAND_RESULT))
+    }
+
+    /// Writes a register of BAR0.
+    pub fn write_register(&mut self, offset: u64, value: u32) {
+        self.set_register(offset, value.into(), 4);
+    }
+
+    /// Registers `len` bytes of memory at `address` for the DMA engine.
+    pub fn register_memory(&mut self, address: u64, len: u64, domain: u32) -> u32 {
+        self.write_list(address, len);
+        let fields = [(0x18, len), (0x20, 3 | 1 << 32), (0x28, LIST), (0x30, domain.into())];
+        let (status, key) = self.command(4, &fields);
+        assert_eq!(status, 0);
+        u32::try_from(key).unwrap()
+    }
+
+    /// Makes a queue of `entries` whose submissions and completions are at these offsets of registered memory; gives its number.
+    pub fn create_queue(
+        &mut self,
+        key: u32,
+        domain: u32,
+        (submissions, completions): (u64, u64),
+        entries: u32,
+    ) -> u32 {
+        let fields = [
+            (0x10, submissions),
+            (0x18, completions),
+            (0x20, u64::from(entries.ilog2()) << 32),
+            (0x30, u64::from(key) << 32 | u64::from(domain)),
+        ];
+        let (status, number) = self.command(6, &fields);
+        assert_eq!(status, 0);
+        u32::try_from(number).unwrap()
+    }
+
+    /// Writes to a queue's doorbell page.
+    pub fn ring_queue(&mut self, number: u32, offset: u64, value: u32) {
+        let at = 3 * IO_PART + u64::from(number) * queue::PAGE + offset;
+        self.client.write(IO, at, &value.to_le_bytes());
+    }
+
+    /// Stores of this guest's own CPU.
+    pub fn set_memory(&self, address: u64, bytes: &[u8]) {
+        self.memory.write_slice(bytes, GuestAddress(address)).unwrap();
+    }
+
+    /// This guest's own CPU adds to a number, at once.
+    pub fn add(&self, address: u64, value: u64) {
+        let place = self.memory.get_slice(GuestAddress(address), 8).unwrap();
+        place.get_atomic_ref::<AtomicU64>(0).unwrap().fetch_add(value, Ordering::SeqCst);
+    }
+
+    /// What this guest's own CPU sees, of any length.
+    pub fn memory_of(&self, address: u64, len: usize) -> Vec<u8> {
+        let mut data = vec![0; len];
+        self.memory.read_slice(&mut data, GuestAddress(address)).unwrap();
+        data
     }
 
     /// Places BAR0.

@@ -6,6 +6,7 @@
 mod bus;
 mod buses;
 mod chaos;
+mod engine;
 mod guest;
 mod hosted;
 mod hostile;

@@ -13,7 +13,7 @@ use crate::world::{DEADLINE, EXPORT_LEN, World};
 const A: NodeId = NodeId(1);
 const B: NodeId = NodeId(2);
 const C: NodeId = NodeId(3);
-const BOTH: Rights = Rights { read: true, write: true };
+const BOTH: Rights = Rights { read: true, write: true, atomic: false };
 const LEN: u64 = 0x4000;
 /// COMMAND_STATUS.
 const NO_SPACE: u64 = 7;
@@ -127,8 +127,8 @@ fn the_guest_neither_removes_a_devices_window_nor_lies_over_it() {
 #[test]
 fn rights_are_kept_and_no_access_goes_over_the_border_of_two_devices() {
     let mut world = World::new(5, 3);
-    let ro = world.host(B, Space::Memory, LEN, Rights { read: true, write: false }).offset;
-    let wo = world.host(B, Space::Memory, LEN, Rights { read: false, write: true }).offset;
+    let ro = world.host(B, Space::Memory, LEN, Rights { read: true, write: false, atomic: false }).offset;
+    let wo = world.host(B, Space::Memory, LEN, Rights { read: false, write: true, atomic: false }).offset;
     assert_eq!(wo, ro + LEN);
     for node in [A, C] {
         world.store(node, B, ro, &[1]).unwrap();

@@ -14,6 +14,7 @@ mod assurance;
 mod buses;
 mod channels;
 mod contract;
+mod engine;
 mod flat_memory;
 mod holding;
 mod hosted;
@@ -22,6 +23,8 @@ mod messages;
 mod network;
 mod oracle;
 mod packet_fuzz;
+#[path = "../support/queue.rs"]
+mod queue;
 mod routed;
 mod schedule;
 mod world;

@@ -56,7 +56,9 @@ impl Attack {
         for packet in &self.heard {
             match packet.body {
                 Body::Hello { nonce: n, epoch: e, .. } => (nonce, epoch) = (n, e.0),
-                Body::Write { progress, sequence: s, .. } | Body::Read { progress, sequence: s, .. } => {
+                Body::Write { progress, sequence: s, .. }
+                | Body::Read { progress, sequence: s, .. }
+                | Body::Atomic { progress, sequence: s, .. } => {
                     (epoch, sequence) = (progress.epoch.0, s.0);
                 }
                 Body::Done { stamp: t, .. } | Body::Nak { stamp: t, .. } | Body::Ask { stamp: t, .. } => {
@@ -126,6 +128,10 @@ impl Attack {
                 MemoryOperation::Write { id, .. } => {
                     self.executed += 1;
                     (id, Ok(Bytes::new()))
+                }
+                MemoryOperation::Atomic { id, .. } => {
+                    self.executed += 1;
+                    (id, Ok(Bytes::from_static(&[0; 8])))
                 }
             };
             self.adaptor.handle_memory_done(self.now, id, result);

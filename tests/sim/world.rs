@@ -9,7 +9,9 @@ use assured_rdma::adaptor::address::{Geometry, Location, NodeId, NodeSet, Place,
 use assured_rdma::adaptor::buses::Buses;
 use assured_rdma::adaptor::inventory::Name;
 use assured_rdma::adaptor::master::{HostedWindow, Rights};
-use assured_rdma::adaptor::memory::{DeviceId, Home, MemoryFault, MemoryOperation, Segment, Source};
+use assured_rdma::adaptor::memory::{
+    AtomicAction, DeviceId, Home, MemoryFault, MemoryOperation, Segment, Source,
+};
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::mesh::packet::Incarnation;
 use assured_rdma::adaptor::random::Random;
@@ -26,7 +28,8 @@ pub const KEEPALIVE: Duration = Duration::from_secs(2);
 pub const TIMING: Timing = Timing { deadline: DEADLINE, lease: LEASE, keepalive: KEEPALIVE };
 pub const WINDOW: u64 = 4 << 20;
 /// Guest memory: commands in the first pages, the exported window behind.
-pub const MEMORY: usize = 0x20_000;
+/// What is behind that is for the DMA engine.
+pub const MEMORY: usize = 0x60_000;
 pub const EXPORTED: u64 = 0x10_000;
 pub const EXPORT_LEN: u64 = 0x10_000;
 
@@ -509,10 +512,19 @@ impl World {
         }
     }
 
+    /// The node looks at the rings of its DMA engine that need no doorbell.
+    pub fn probe(&mut self, id: NodeId) {
+        self.execute_operations(id, Adaptor::poll_probe);
+    }
+
     fn execute_memory_operations(&mut self, id: NodeId) {
+        self.execute_operations(id, Adaptor::poll_memory);
+    }
+
+    fn execute_operations(&mut self, id: NodeId, poll: fn(&mut Adaptor, Instant) -> Option<MemoryOperation>) {
         let now = self.now;
         let node = self.nodes.get_mut(&id).unwrap();
-        while let Some(operation) = node.adaptor.poll_memory(now) {
+        while let Some(operation) = poll(&mut node.adaptor, now) {
             let home = operation.home();
             let memory = match home {
                 Home::Hosted(device) => &mut node.devices[usize::from(device.0)],
@@ -522,12 +534,14 @@ impl World {
                 MemoryOperation::Read { id, segments, .. } => (id, collect(memory, &segments)),
                 MemoryOperation::Write { id: operation, segments, data, .. } => {
                     for segment in segments.iter().filter(|_| home == Home::Guest) {
-                        if let Some(offset) = segment.address.checked_sub(EXPORTED) {
+                        let offset = segment.address.checked_sub(EXPORTED);
+                        if let Some(offset) = offset.filter(|&offset| offset < EXPORT_LEN) {
                             self.executions.push(Execution { node: id, offset, data: data.clone() });
                         }
                     }
                     (operation, spread(memory, &segments, &data))
                 }
+                MemoryOperation::Atomic { id, segment, action, .. } => (id, change(memory, segment, action)),
             };
             node.adaptor.handle_memory_done(now, id_of, result);
         }
@@ -542,6 +556,13 @@ fn collect(memory: &[u8], segments: &[Segment]) -> Result<Bytes, MemoryFault> {
         data.extend_from_slice(bytes);
     }
     Ok(data.into())
+}
+
+fn change(memory: &mut [u8], segment: Segment, action: AtomicAction) -> Result<Bytes, MemoryFault> {
+    let former = collect(memory, &[segment])?;
+    let new = action.apply(u64::from_le_bytes(former[..].try_into().unwrap()));
+    spread(memory, &[segment], &new.to_le_bytes())?;
+    Ok(former)
 }
 
 fn spread(memory: &mut [u8], segments: &[Segment], data: &[u8]) -> Result<Bytes, MemoryFault> {

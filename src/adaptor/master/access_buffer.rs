@@ -4,15 +4,16 @@
 //! holds more than its share of the buffer, and none can keep another from being served.
 
 use crate::adaptor::address::Location;
-use crate::adaptor::channel::Origin;
+use crate::adaptor::channel::{Channel, Origin};
+use crate::adaptor::mesh::limits::Window;
 use crate::adaptor::transaction::RequestKind;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// The most requests of one origin that wait at a time.
-pub const MAX_REQUESTS: usize = 256;
-/// The most bytes to write that wait for one origin at a time.
-pub const MAX_BYTES: usize = 1 << 20;
+/// The most requests of one origin that wait at a time, and the most bytes that these write: what its flow may have unanswered.
+fn limits(channel: Channel) -> Window {
+    Window::default().of(channel)
+}
 
 /// A request of another node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -27,7 +28,7 @@ pub struct Inbound {
     pub kind: RequestKind,
 }
 
-/// The origin's share of the buffer is used up: more than [`MAX_REQUESTS`] or [`MAX_BYTES`].
+/// The origin's share of the buffer is used up: as much as its flow may have unanswered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -35,7 +36,7 @@ pub struct Full;
 fn held(kind: &RequestKind) -> usize {
     match kind {
         RequestKind::Write(data) => data.len(),
-        RequestKind::Read { .. } => 0,
+        RequestKind::Read { .. } | RequestKind::Atomic(_) => 0,
     }
 }
 
@@ -61,7 +62,8 @@ impl AccessBuffer {
         let origin = request.origin;
         let queue = self.queues.entry(origin).or_default();
         let bytes = queue.bytes.saturating_add(held(&request.kind));
-        if queue.requests.len() < MAX_REQUESTS && bytes <= MAX_BYTES {
+        let limits = limits(origin.channel);
+        if queue.requests.len() < limits.requests && bytes <= limits.bytes {
             queue.bytes = bytes;
             queue.requests.push_back(request);
             return Ok(());
@@ -108,7 +110,6 @@ impl AccessBuffer {
 mod tests {
     use super::*;
     use crate::adaptor::address::NodeId;
-    use crate::adaptor::channel::Channel;
     use bytes::Bytes;
 
     fn origin(node: u8) -> Origin {

@@ -4,9 +4,11 @@
 //! them: one for the descriptor, two for each list page, and a page is read only while runs are
 //! missing, so that a list that bites its tail ends too. Nothing changes before all is validated.
 
-use super::descriptor::{DESCRIPTOR_SIZE, Descriptor, LIST_PAGE_SIZE, Listing};
-use super::window::{ExportError, Windows};
+use super::descriptor::{DESCRIPTOR_SIZE, Descriptor, LIST_PAGE_SIZE, Listing, Purpose};
+use super::window::{Export, ExportError, Windows};
+use crate::adaptor::dma;
 use crate::adaptor::memory::{MemoryFault, MemoryResult, OperationId, Segment};
+use crate::adaptor::runs::Runs;
 use bytes::Bytes;
 
 /// Where in its descriptor PROBE writes its answer.
@@ -34,8 +36,10 @@ pub enum CommandStatus {
     NoSpace = 7,
     /// More windows, or runs, than the adaptor holds.
     TooMany = 8,
-    /// No window begins at this offset.
+    /// No window begins at this offset, or there is no such key or queue.
     NotFound = 9,
+    /// A queue has its rings in that memory.
+    InUse = 10,
 }
 
 impl From<ExportError> for CommandStatus {
@@ -91,6 +95,10 @@ enum Opcode {
     Export,
     Unexport,
     Probe,
+    Register,
+    Deregister,
+    CreateQueue,
+    DestroyQueue,
 }
 
 impl Opcode {
@@ -99,8 +107,21 @@ impl Opcode {
             1 => Some(Self::Export),
             2 => Some(Self::Unexport),
             3 => Some(Self::Probe),
+            4 => Some(Self::Register),
+            5 => Some(Self::Deregister),
+            6 => Some(Self::CreateQueue),
+            7 => Some(Self::DestroyQueue),
             _ => None,
         }
+    }
+
+    /// Whether it takes away, which is allowed whatever is known of the guest's memory.
+    const fn is_removal(self) -> bool {
+        matches!(self, Self::Unexport | Self::Deregister | Self::DestroyQueue)
+    }
+
+    const fn is_for_engine(self) -> bool {
+        !matches!(self, Self::Export | Self::Unexport | Self::Probe)
     }
 }
 
@@ -123,6 +144,8 @@ enum State {
     Probe,
     /// A window was removed; operations named before this one may still go to its memory.
     Drain(OperationId),
+    /// The DMA engine has the order, or is to get it.
+    Engine,
 }
 
 /// The command mailbox.
@@ -130,6 +153,7 @@ enum State {
 pub(super) struct Mailbox {
     state: State,
     step: Option<Step>,
+    order: Option<dma::Order>,
     last: Finished,
     finished: Option<Finished>,
     view: MemoryView,
@@ -141,6 +165,7 @@ impl Mailbox {
         Self {
             state: State::Idle,
             step: None,
+            order: None,
             last: Finished { status: CommandStatus::Ok, result: 0 },
             finished: None,
             view: MemoryView::Unknown,
@@ -176,6 +201,22 @@ impl Mailbox {
         self.step.take()
     }
 
+    /// What the DMA engine is to do; how that ended comes by [`Self::order_done`].
+    pub(super) const fn take_order(&mut self) -> Option<dma::Order> {
+        self.order.take()
+    }
+
+    /// How the order taken last has ended.
+    pub(super) fn order_done(&mut self, result: Result<u64, CommandStatus>) {
+        if matches!(self.state, State::Engine) {
+            self.state = State::Idle;
+            match result {
+                Ok(result) => self.finish(CommandStatus::Ok, result),
+                Err(status) => self.finish(status, 0),
+            }
+        }
+    }
+
     /// A write to COMMAND.
     pub(super) fn start(&mut self, bits: u32, address: u64, cookie: u32) {
         if !matches!(self.state, State::Idle) {
@@ -183,9 +224,9 @@ impl Mailbox {
         }
         let Some(opcode) = Opcode::from_bits(bits) else { return self.finish(CommandStatus::BadOpcode, 0) };
         let refused = match opcode {
-            Opcode::Export => self.sharing() == Sharing::NotShared,
+            Opcode::Export | Opcode::Register | Opcode::CreateQueue => self.sharing() == Sharing::NotShared,
             Opcode::Probe => self.view == MemoryView::Private,
-            Opcode::Unexport => false,
+            Opcode::Unexport | Opcode::Deregister | Opcode::DestroyQueue => false,
         };
         if refused {
             return self.finish(CommandStatus::NotShared, 0);
@@ -201,10 +242,10 @@ impl Mailbox {
     /// The step taken last has ended. `next` is a name that no memory operation has yet.
     pub(super) fn step_done(&mut self, result: MemoryResult, windows: &mut Windows, next: OperationId) {
         let state = core::mem::replace(&mut self.state, State::Idle);
-        let is_unexport = matches!(state, State::Descriptor(Order { opcode: Opcode::Unexport, .. }));
+        let is_removal = matches!(state, State::Descriptor(order) if order.opcode.is_removal());
         let outcome = match result {
             // The view may have become private while the command was under way.
-            Ok(_) if self.view == MemoryView::Private && !is_unexport => Err(CommandStatus::NotShared),
+            Ok(_) if self.view == MemoryView::Private && !is_removal => Err(CommandStatus::NotShared),
             Err(MemoryFault::NotShared) => Err(CommandStatus::NotShared),
             Err(MemoryFault::Unmapped | MemoryFault::ReadOnly | MemoryFault::Refused) => {
                 Err(CommandStatus::MemoryFault)
@@ -247,9 +288,10 @@ impl Mailbox {
         next: OperationId,
     ) -> Result<Option<u64>, CommandStatus> {
         match state {
-            State::Idle | State::Drain(_) => self.state = state,
+            State::Idle | State::Drain(_) | State::Engine => self.state = state,
             State::Descriptor(order) => {
-                let descriptor = Descriptor::check(bytes, order.bits, order.cookie)?;
+                let is_for_engine = order.opcode.is_for_engine();
+                let descriptor = Descriptor::check(bytes, order.bits, order.cookie, is_for_engine)?;
                 match order.opcode {
                     Opcode::Export => {
                         let listing = descriptor.listing(windows.get(descriptor.space()))?;
@@ -266,6 +308,10 @@ impl Mailbox {
                         self.step = Some(Step::Write(segment, Bytes::copy_from_slice(&answer.to_le_bytes())));
                         self.state = State::Probe;
                     }
+                    Opcode::Register => self.read_page(descriptor.registration()?),
+                    Opcode::Deregister => self.give(dma::Order::Deregister(descriptor.key())),
+                    Opcode::CreateQueue => self.give(dma::Order::Create(descriptor.queue()?)),
+                    Opcode::DestroyQueue => self.give(dma::Order::Destroy(descriptor.u64_at(0x10))),
                 }
             }
             State::List(mut listing) => {
@@ -287,11 +333,26 @@ impl Mailbox {
 
     /// A page of the list has been taken in: reads the next one, or makes the window.
     fn go_on(&mut self, listing: Listing, windows: &mut Windows) -> Result<Option<u64>, CommandStatus> {
-        if listing.missing == 0 {
-            return Ok(Some(windows.get_mut(listing.space).insert(&listing.export)?));
+        if listing.missing > 0 {
+            self.read_page(listing);
+            return Ok(None);
         }
-        self.read_page(listing);
-        Ok(None)
+        let Listing { list, runs, .. } = listing;
+        match list {
+            Purpose::Export(export, space) => {
+                Ok(Some(windows.get_mut(space).insert(&Export { runs, ..export })?))
+            }
+            Purpose::Register { len, rights, domain } => {
+                let runs = Runs::new(&runs, len).ok_or(CommandStatus::BadArgument)?;
+                self.give(dma::Order::Register { domain, rights, runs });
+                Ok(None)
+            }
+        }
+    }
+
+    fn give(&mut self, order: dma::Order) {
+        self.order = Some(order);
+        self.state = State::Engine;
     }
 
     fn read_page(&mut self, listing: Listing) {

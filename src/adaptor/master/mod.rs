@@ -15,19 +15,20 @@ mod command;
 mod descriptor;
 mod window;
 
-pub use access_buffer::{Full, Inbound, MAX_BYTES, MAX_REQUESTS};
+pub use access_buffer::{Full, Inbound};
 pub use command::{CommandStatus, Finished, MemoryView, Sharing};
 use window::Windows;
 pub use window::{
-    ExportError, GRAIN, HostedWindow, MAX_REQUEST, MAX_RUNS, MAX_WINDOWS, Rights, Window, WindowTable,
+    Access, ExportError, GRAIN, HostedWindow, MAX_REQUEST, MAX_RUNS, MAX_WINDOWS, Rights, Window, WindowTable,
 };
 
 use super::address::{Location, Space};
 use super::channel::Origin;
+use super::dma;
 use super::memory::{Home, MemoryOperation, MemoryResult, OperationId, Segment};
 use super::messages::{self, Messages};
 use super::status::{Code, Direction};
-use super::transaction::RequestKind;
+use super::transaction::{Atomic, RequestKind};
 use access_buffer::AccessBuffer;
 use bytes::Bytes;
 use command::{Mailbox, Step};
@@ -53,6 +54,8 @@ enum Purpose {
     Command,
     /// A request that writes.
     Write { origin: Origin, ticket: u64 },
+    /// A request that changes a number.
+    Atomic { origin: Origin, ticket: u64 },
     /// A request that reads `len` bytes.
     Read { origin: Origin, ticket: u64, len: usize },
 }
@@ -62,7 +65,9 @@ impl Purpose {
     const fn origin(self) -> Option<Origin> {
         match self {
             Self::Command => None,
-            Self::Write { origin, .. } | Self::Read { origin, .. } => Some(origin),
+            Self::Write { origin, .. } | Self::Atomic { origin, .. } | Self::Read { origin, .. } => {
+                Some(origin)
+            }
         }
     }
 }
@@ -251,6 +256,16 @@ impl Master {
         self.mailbox.start(opcode, address, cookie);
     }
 
+    /// What a command wants of the DMA engine; how that ended is to be told by [`Self::finish_order`].
+    pub const fn poll_order(&mut self) -> Option<dma::Order> {
+        self.mailbox.take_order()
+    }
+
+    /// How the order of [`Self::poll_order`] ended: COMMAND_RESULT, or why not.
+    pub fn finish_order(&mut self, result: Result<u64, CommandStatus>) {
+        self.mailbox.order_done(result);
+    }
+
     /// Whether a command has ended since the last call, and how.
     pub fn poll_finished(&mut self) -> Option<Finished> {
         self.mailbox.take_finished()
@@ -334,6 +349,11 @@ impl Master {
                 let id = self.begin(Purpose::Read { origin, ticket, len });
                 MemoryOperation::Read { id, home, segments }
             }
+            RequestKind::Atomic(atomic) => {
+                let id = self.begin(Purpose::Atomic { origin, ticket });
+                let segment = segments.first().copied().unwrap_or(Segment { address: 0, len: 0 });
+                MemoryOperation::Atomic { id, home, segment, action: atomic.action() }
+            }
         }
     }
 
@@ -356,7 +376,16 @@ impl Master {
                 self.count_served(Direction::Read);
                 self.answer(origin, ticket, Code::Ok, data);
             }
-            (Purpose::Write { origin, ticket } | Purpose::Read { origin, ticket, .. }, _) => {
+            (Purpose::Atomic { origin, ticket }, Ok(former)) if former.len() == Atomic::SIZE as usize => {
+                self.count_served(Direction::Write);
+                self.answer(origin, ticket, Code::Ok, former);
+            }
+            (
+                Purpose::Write { origin, ticket }
+                | Purpose::Atomic { origin, ticket }
+                | Purpose::Read { origin, ticket, .. },
+                _,
+            ) => {
                 self.answer(origin, ticket, Code::TargetFault, Bytes::new());
             }
         }
@@ -380,12 +409,19 @@ impl Master {
 
 /// What a request reaches, if it may.
 fn resolve(windows: &Windows, request: &Inbound) -> Result<(Home, Vec<Segment>), Code> {
-    let (direction, len) = match &request.kind {
-        RequestKind::Write(data) => (Direction::Write, u64::try_from(data.len()).unwrap_or(u64::MAX)),
-        RequestKind::Read { len } => (Direction::Read, u64::from(*len)),
+    let access = match &request.kind {
+        RequestKind::Write(_) => Access::Write,
+        RequestKind::Read { .. } => Access::Read,
+        RequestKind::Atomic(_) if !request.at.offset.is_multiple_of(Atomic::SIZE.into()) => {
+            return Err(Code::BadSize);
+        }
+        RequestKind::Atomic(_) => Access::Atomic,
     };
+    let len = u64::try_from(request.kind.len()).unwrap_or(u64::MAX);
     let windows = windows.get(request.at.space);
-    match windows.resolve(request.origin.node, direction, request.at.offset, len)? {
+    match windows.resolve(request.origin.node, access, request.at.offset, len)? {
+        // What is asked of a device has no former value.
+        (Home::Bus, _) if access == Access::Atomic => Err(Code::TargetFault),
         // Several accesses, of which a device might do some.
         (Home::Bus, segments) if segments.len() > 1 => Err(Code::BadSize),
         // Reading ahead must have no effect, and on a bus any load may have one.

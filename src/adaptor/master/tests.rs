@@ -38,8 +38,7 @@ impl Memory {
 
     fn execute(&mut self, operation: MemoryOperation) -> (OperationId, MemoryResult) {
         self.operations += 1;
-        let (MemoryOperation::Read { id, ref segments, .. }
-        | MemoryOperation::Write { id, ref segments, .. }) = operation;
+        let (id, segments) = (operation.id(), operation.segments());
         if let Some(fault) = self.fault {
             return (id, Err(fault));
         }
@@ -55,6 +54,13 @@ impl Memory {
                 places.zip(data).for_each(|(place, &byte)| self.bytes[place] = byte);
                 (id, Ok(Bytes::new()))
             }
+            MemoryOperation::Atomic { action, .. } => {
+                let at = segments[0].address as usize;
+                let former: [u8; 8] = self.bytes[at..at + 8].try_into().unwrap();
+                let new = action.apply(u64::from_le_bytes(former));
+                self.bytes[at..at + 8].copy_from_slice(&new.to_le_bytes());
+                (id, Ok(Bytes::copy_from_slice(&former)))
+            }
         }
     }
 
@@ -63,6 +69,9 @@ impl Memory {
         while let Some(operation) = master.poll_operation(|_, _| true) {
             let (id, result) = self.execute(operation);
             master.handle_done(id, result);
+        }
+        if master.poll_order().is_some() {
+            master.finish_order(Ok(7));
         }
     }
 
@@ -123,7 +132,5 @@ fn answers(master: &mut Master) -> Vec<(u8, u64, Code)> {
 }
 
 fn id_of(operation: &MemoryOperation) -> OperationId {
-    match *operation {
-        MemoryOperation::Read { id, .. } | MemoryOperation::Write { id, .. } => id,
-    }
+    operation.id()
 }

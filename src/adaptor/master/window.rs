@@ -3,9 +3,11 @@
 //! Invariant: windows do not overlap, lie inside the node's window of the space, and the
 //! runs of each add up to its length. What resolves is granted, byte by byte; all else has a code.
 
-use crate::adaptor::address::{BLOCK_SIZE, IO_OWN_SIZE, IO_WINDOW_SIZE, NodeId, NodeSet, Space};
+use crate::adaptor::address::{IO_OWN_SIZE, IO_WINDOW_SIZE, NodeId, NodeSet, OFFSET_BITS, Space};
 use crate::adaptor::inventory::Name;
 use crate::adaptor::memory::{DeviceId, Home, Segment};
+pub use crate::adaptor::runs::GRAIN;
+use crate::adaptor::runs::{Run, Runs};
 use crate::adaptor::status::{Code, Direction};
 use std::collections::BTreeMap;
 
@@ -15,8 +17,6 @@ pub const MAX_WINDOWS: usize = 256;
 pub const MAX_RUNS: usize = 1 << 20;
 /// The longest request in bytes.
 pub const MAX_REQUEST: u64 = 64 << 10;
-/// Offsets, lengths and addresses of windows and runs are multiples of this, in bytes.
-pub const GRAIN: u64 = BLOCK_SIZE;
 
 /// What other nodes may do with a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,43 +25,54 @@ pub struct Rights {
     pub read: bool,
     /// Other nodes may store into it.
     pub write: bool,
+    /// Other nodes may do atomic operations on it.
+    pub atomic: bool,
 }
+
+/// What a request does with a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// It reads.
+    Read,
+    /// It writes.
+    Write,
+    /// It changes a number and brings back what it was.
+    Atomic,
+}
+
+impl From<Direction> for Access {
+    fn from(direction: Direction) -> Self {
+        match direction {
+            Direction::Read => Self::Read,
+            Direction::Write => Self::Write,
+        }
+    }
+}
+
+/// The bit of [`Rights::atomic`].
+const ATOMIC: u32 = 1 << 4;
 
 impl Rights {
-    /// The rights with these bits (bit 0 read, bit 1 write); `None` where none or an unknown bit is set.
+    /// The rights with these bits (bit 0 read, bit 1 write, bit 4 atomic operations); `None` where none or an unknown bit is set.
     pub const fn from_bits(bits: u32) -> Option<Self> {
-        if bits == 0 || bits > 0b11 {
+        if bits == 0 || bits & !(0b11 | ATOMIC) != 0 {
             return None;
         }
-        Some(Self { read: bits & 1 != 0, write: bits & 2 != 0 })
+        Some(Self { read: bits & 1 != 0, write: bits & 2 != 0, atomic: bits & ATOMIC != 0 })
     }
 
-    /// Whether the direction is granted.
-    pub const fn grant(self, direction: Direction) -> bool {
-        match direction {
-            Direction::Read => self.read,
-            Direction::Write => self.write,
+    /// The inverse of [`Rights::from_bits`].
+    pub const fn bits(self) -> u32 {
+        self.read as u32 | (self.write as u32) << 1 | if self.atomic { ATOMIC } else { 0 }
+    }
+
+    /// Whether the access is granted.
+    pub const fn grant(self, access: Access) -> bool {
+        match access {
+            Access::Read => self.read,
+            Access::Write => self.write,
+            Access::Atomic => self.atomic,
         }
-    }
-}
-
-/// A run of addresses in a window's home.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Run {
-    /// Its first address.
-    pub address: u64,
-    /// Its length in bytes.
-    pub len: u64,
-}
-
-impl Run {
-    /// Whether address and length are multiples of [`GRAIN`], the length is not 0 and the run does
-    /// not wrap around the end of the address space.
-    pub fn is_valid(self) -> bool {
-        self.len != 0
-            && self.address.is_multiple_of(GRAIN)
-            && self.len.is_multiple_of(GRAIN)
-            && self.address.checked_add(self.len.saturating_sub(1)).is_some()
     }
 }
 
@@ -72,6 +83,8 @@ pub struct Export {
     pub offset: Option<u64>,
     /// Its length in bytes.
     pub len: u64,
+    /// It may lie beyond what loads and stores reach.
+    pub is_far: bool,
     /// What is granted.
     pub rights: Rights,
     /// To which nodes it is granted.
@@ -123,8 +136,7 @@ pub struct Window {
     nodes: NodeSet,
     home: Home,
     name: Name,
-    /// Of each run the distance of its first byte from the window's start, and its address.
-    runs: Vec<(u64, u64)>,
+    runs: Runs,
 }
 
 impl Window {
@@ -160,23 +172,7 @@ impl Window {
 
     /// Of how many runs of addresses it consists; neighbouring ones count as one.
     pub fn run_count(&self) -> usize {
-        self.runs.len()
-    }
-
-    /// Appends the memory behind `len` bytes from `start` on (both in bytes, inside the window).
-    fn translate(&self, start: u64, len: u64, segments: &mut Vec<Segment>) -> Option<()> {
-        let mut first = self.runs.partition_point(|&(begin, _)| begin <= start).checked_sub(1)?;
-        let (mut start, mut left) = (start, len);
-        while left > 0 {
-            let &(begin, address) = self.runs.get(first)?;
-            first = first.checked_add(1)?;
-            let end = self.runs.get(first).map_or(self.len, |&(begin, _)| begin);
-            let count = end.checked_sub(start)?.min(left);
-            let address = address.checked_add(start.checked_sub(begin)?)?;
-            segments.push(Segment { address, len: usize::try_from(count).ok()? });
-            (start, left) = (end, left.checked_sub(count)?);
-        }
-        Some(())
+        self.runs.count()
     }
 }
 
@@ -243,19 +239,19 @@ impl WindowTable {
     /// # Errors
     /// Where it cannot be made; nothing has changed then.
     pub fn insert(&mut self, export: &Export) -> Result<u64, ExportError> {
-        if !self.is_placeable(export.offset, export.len) {
+        if !self.is_placeable(export.offset, export.len, export.is_far) {
             return Err(ExportError::BadArgument);
         }
-        let runs = joined(&export.runs, export.len).ok_or(ExportError::BadArgument)?;
-        if !self.has_room() || runs.len() > self.free_runs() {
+        let runs = Runs::new(&export.runs, export.len).ok_or(ExportError::BadArgument)?;
+        if !self.has_room() || runs.count() > self.free_runs() {
             return Err(ExportError::TooMany);
         }
         let offset = match export.offset {
             Some(offset) if self.is_free(offset, export.len) => offset,
             Some(_) => return Err(ExportError::NoSpace),
-            None => self.first_gap(export.len).ok_or(ExportError::NoSpace)?,
+            None => self.first_gap(export.len, export.is_far).ok_or(ExportError::NoSpace)?,
         };
-        self.runs = self.runs.saturating_add(runs.len());
+        self.runs = self.runs.saturating_add(runs.count());
         let Export { len, rights, nodes, home, name, .. } = *export;
         let window = Window { len, rights, nodes, home, name, runs };
         self.windows.insert(offset, window);
@@ -270,7 +266,7 @@ impl WindowTable {
     pub fn host(&mut self, window: &HostedWindow) -> Result<u64, ExportError> {
         let HostedWindow { device, offset, len, rights, nodes, name, .. } = *window;
         let (home, runs) = (Home::Hosted(device), vec![Run { address: 0, len }]);
-        self.insert(&Export { offset, len, rights, nodes, home, name, runs })
+        self.insert(&Export { offset, len, is_far: false, rights, nodes, home, name, runs })
     }
 
     /// Removes the guest's window that begins at exactly this offset and returns it, if there is one.
@@ -278,7 +274,7 @@ impl WindowTable {
         self.windows.get(&offset).filter(|window| !matches!(window.home, Home::Hosted(_)))?;
         let window = self.windows.remove(&offset)?;
         self.changes = self.changes.wrapping_add(1);
-        self.runs = self.runs.saturating_sub(window.runs.len());
+        self.runs = self.runs.saturating_sub(window.runs.count());
         Some(window)
     }
 
@@ -286,18 +282,20 @@ impl WindowTable {
     pub fn clear(&mut self) {
         self.changes = self.changes.wrapping_add(1);
         self.windows.retain(|_, window| matches!(window.home, Home::Hosted(_)));
-        self.runs = self.windows.values().map(|window| window.runs.len()).sum();
+        self.runs = self.windows.values().map(|window| window.runs.count()).sum();
     }
 
-    /// Whether a window of this offset and length (bytes) can lie in the offset space, were it empty.
-    pub fn is_placeable(&self, offset: Option<u64>, len: u64) -> bool {
+    /// Whether a window of this offset and length (bytes) can lie in the offset space, were it empty; if it `is_far`, in all that an
+    /// offset can name.
+    pub fn is_placeable(&self, offset: Option<u64>, len: u64, is_far: bool) -> bool {
+        let size = if is_far { 1 << OFFSET_BITS } else { self.size };
         let offset = offset.unwrap_or(self.low);
         let end = offset.checked_add(len);
         len != 0
             && len.is_multiple_of(GRAIN)
             && offset.is_multiple_of(GRAIN)
             && offset >= self.low
-            && end.is_some_and(|end| end <= self.size)
+            && end.is_some_and(|end| end <= size)
     }
 
     /// What is behind `len` bytes at `offset`, in order, if `source` may access all of them.
@@ -311,10 +309,11 @@ impl WindowTable {
     pub fn resolve(
         &self,
         source: NodeId,
-        direction: Direction,
+        access: impl Into<Access>,
         offset: u64,
         len: u64,
     ) -> Result<(Home, Vec<Segment>), Code> {
+        let access = access.into();
         if len == 0 || len > MAX_REQUEST {
             return Err(Code::BadSize);
         }
@@ -329,10 +328,10 @@ impl WindowTable {
             if count == 0 {
                 return Err(Code::NoWindow);
             }
-            granted &= window.rights.grant(direction) && window.nodes.contains(source);
+            granted &= window.rights.grant(access) && window.nodes.contains(source);
             let (home, one) = homes.unwrap_or((window.home, true));
             homes = Some((home, one && home == window.home));
-            window.translate(start, count, &mut segments).ok_or(Code::TargetFault)?;
+            window.runs.translate(start, count, &mut segments).ok_or(Code::TargetFault)?;
             left = left.saturating_sub(count);
             at = at.checked_add(count).ok_or(Code::NoWindow)?;
         }
@@ -353,7 +352,7 @@ impl WindowTable {
     }
 
     /// The lowest offset at which `len` bytes are free.
-    fn first_gap(&self, len: u64) -> Option<u64> {
+    fn first_gap(&self, len: u64, is_far: bool) -> Option<u64> {
         let mut candidate = self.low;
         for (&begin, window) in &self.windows {
             if begin.saturating_sub(candidate) >= len {
@@ -361,7 +360,7 @@ impl WindowTable {
             }
             candidate = begin.saturating_add(window.len);
         }
-        self.is_placeable(Some(candidate), len).then_some(candidate)
+        self.is_placeable(Some(candidate), len, is_far).then_some(candidate)
     }
 }
 
@@ -402,24 +401,6 @@ impl Windows {
         self.memory.clear();
         self.io.clear();
     }
-}
-
-/// The runs as a window keeps them, neighbours in memory joined; `None` if one is not valid or they
-/// do not add up to `len`.
-fn joined(runs: &[Run], len: u64) -> Option<Vec<(u64, u64)>> {
-    let mut kept = Vec::new();
-    let (mut sum, mut next) = (0u64, None);
-    for run in runs {
-        if !run.is_valid() {
-            return None;
-        }
-        if next != Some(run.address) {
-            kept.push((sum, run.address));
-        }
-        sum = sum.checked_add(run.len)?;
-        next = run.address.checked_add(run.len);
-    }
-    (sum == len).then_some(kept)
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ pub(super) struct Flows {
 impl Flows {
     /// The channel's flows at their beginning; `lease` is that of the other node's requests.
     pub(super) fn new(channel: Channel, timing: Timing, window: Window, lease: Duration) -> Self {
+        let window = window.of(channel);
         Self {
             initiator: Initiator::new(channel, timing.time_to_try(), timing.lease, window),
             responder: Responder::new(lease, window),

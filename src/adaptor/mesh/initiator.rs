@@ -149,6 +149,9 @@ impl Initiator {
                     Body::Write { progress, sequence, at, data }
                 }
                 RequestKind::Read { len } => Body::Read { progress, sequence, at, len: *len },
+                RequestKind::Atomic(atomic) => {
+                    Body::Atomic { progress, sequence, at, operands: atomic.operands() }
+                }
             };
             self.cursor = self.cursor.saturating_add(1);
             self.sent = self.sent.max(self.cursor);
@@ -214,7 +217,7 @@ impl Initiator {
         let fresh = i64::from(count).saturating_sub(known);
         let Ok(fresh) = usize::try_from(fresh) else { return };
         let only_writes =
-            || self.outstanding.iter().take(fresh).all(|r| r.kind.direction() == Direction::Write);
+            || self.outstanding.iter().take(fresh).all(|r| matches!(r.kind, RequestKind::Write(_)));
         let makes_sense = count == 1 || code.is_ok() && data.is_empty() && only_writes();
         if known < 0 || fresh > self.sent || !makes_sense {
             self.trouble.sequence = true;

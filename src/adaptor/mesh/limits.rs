@@ -2,10 +2,17 @@
 
 use core::time::Duration;
 
+use crate::adaptor::channel::Channel;
+
 /// Requests of one flow that may be without an acknowledged answer. Bounds the peer's access buffer.
 pub const WINDOW_REQUESTS: usize = 256;
 /// Bytes that these requests may move, written and read together.
 pub const WINDOW_BYTES: usize = 1 << 20;
+
+/// The same in the bulk channel.
+pub const BULK_REQUESTS: usize = 1024;
+/// Bytes that these may move.
+pub const BULK_BYTES: usize = 4 << 20;
 
 /// How much of a flow may be unanswered: [`WINDOW_REQUESTS`] and [`WINDOW_BYTES`], except in tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,6 +21,17 @@ pub struct Window {
     pub requests: usize,
     /// Bytes that these move.
     pub bytes: usize,
+}
+
+impl Window {
+    /// How much of the flow in a channel may be unanswered, where this much may be in the channel of accesses. One that is not
+    /// the default is that of both.
+    pub fn of(self, channel: Channel) -> Self {
+        if channel == Channel::Bulk && self == Self::default() {
+            return Self { requests: BULK_REQUESTS, bytes: BULK_BYTES };
+        }
+        self
+    }
 }
 
 impl Default for Window {

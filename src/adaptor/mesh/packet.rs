@@ -13,6 +13,7 @@ use super::sequence::{Epoch, Sequence};
 use crate::adaptor::address::{Location, NodeId, OFFSET_BITS, Space};
 use crate::adaptor::channel::Channel;
 use crate::adaptor::status::Code;
+use crate::adaptor::transaction::Atomic;
 
 /// Bytes in a header.
 pub const HEADER_LEN: usize = 64;
@@ -122,6 +123,17 @@ pub enum Body {
         at: Location,
         /// How many bytes.
         len: u32,
+    },
+    /// Initiating side: change the number there at once, and send back what it was.
+    Atomic {
+        /// Acknowledgement and lease.
+        progress: Progress,
+        /// Its place in the flow.
+        sequence: Sequence,
+        /// Where, in the destination's offset spaces.
+        at: Location,
+        /// How, see [`Atomic::operands`].
+        operands: Bytes,
     },
     /// Initiating side, no request: confirms the epoch, and tells how far it has sent, so that the
     /// responding side can say what is missing and send lost answers again.
@@ -258,6 +270,7 @@ mod command {
     pub const ROUTES: u8 = 11;
     pub const INQUIRE: u8 = 12;
     pub const INVENTORY: u8 = 13;
+    pub const ATOMIC: u8 = 14;
 }
 
 /// The length in bytes, header and payload, of the packet that begins `bytes`, as soon as that can be told.
@@ -396,6 +409,7 @@ impl Body {
         match self {
             Self::Write { .. }
             | Self::Read { .. }
+            | Self::Atomic { .. }
             | Self::Confirm { .. }
             | Self::Done { .. }
             | Self::Nak { .. }
@@ -444,6 +458,10 @@ impl Body {
                 let fields = initiating(command::READ, progress, *sequence);
                 (Fields { address: address_of(*at), count: *len, ..fields }, &NO_BYTES)
             }
+            Self::Atomic { progress, sequence, at, operands } => {
+                let fields = initiating(command::ATOMIC, progress, *sequence);
+                (Fields { address: address_of(*at), ..fields }, operands)
+            }
             Self::Confirm { progress, sent } => (initiating(command::CONFIRM, progress, *sent), &NO_BYTES),
             Self::Done { epoch, first, count, code, stamp, data } => {
                 let fields = responding(command::DONE, *epoch, *first, *stamp);
@@ -486,6 +504,10 @@ impl Body {
             command::INVENTORY => Self::Inventory { version: fields.sequence, entries: data.clone() },
             command::WRITE => Self::Write { progress, sequence, at: at?, data: data.clone() },
             command::READ => Self::Read { progress, sequence, at: at?, len: fields.count },
+            command::ATOMIC => {
+                Atomic::from_operands(&data)?;
+                Self::Atomic { progress, sequence, at: at?, operands: data.clone() }
+            }
             command::CONFIRM => Self::Confirm { progress, sent: sequence },
             command::DONE => Self::Done {
                 epoch,

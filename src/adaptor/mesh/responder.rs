@@ -217,7 +217,7 @@ impl Responder {
                 .answers
                 .iter()
                 .skip(self.cursor)
-                .take_while(|a| a.direction == Direction::Write && a.code.is_ok())
+                .take_while(|a| a.direction == Direction::Write && a.code.is_ok() && a.data.is_empty())
                 .count();
             let count = done_writes.max(1);
             let body = Body::Done {

@@ -29,7 +29,7 @@ use crate::adaptor::master::Inbound;
 use crate::adaptor::memory::Load;
 use crate::adaptor::random::Random;
 use crate::adaptor::status::{Code, Direction};
-use crate::adaptor::transaction::{Finished, Request, RequestKind};
+use crate::adaptor::transaction::{Atomic, Finished, Request, RequestKind};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Reach {
@@ -259,6 +259,13 @@ impl Session {
                     self.handle_request(channel, sequence, at, RequestKind::Read { len }, out);
                 }
             }
+            Body::Atomic { progress, sequence, at, operands } => {
+                if self.handle_progress(now, channel, progress, out)
+                    && let Some(atomic) = Atomic::from_operands(&operands)
+                {
+                    self.handle_request(channel, sequence, at, RequestKind::Atomic(atomic), out);
+                }
+            }
             Body::Confirm { progress, sent } => {
                 if self.handle_progress(now, channel, progress, out) {
                     self.flows.get_mut(channel).responder.handle_probe(sent);
@@ -349,8 +356,9 @@ impl Session {
                 let known = self.former.iter().position(|(life, _)| *life == from);
                 let known =
                     known.and_then(|index| self.former.remove(index)).map(|(_, responders)| responders);
-                let mut responders =
-                    known.unwrap_or_else(|| PerChannel::new(|_| Responder::new(self.lease, self.window)));
+                let mut responders = known.unwrap_or_else(|| {
+                    PerChannel::new(|channel| Responder::new(self.lease, self.window.of(channel)))
+                });
                 for channel in Channel::ALL {
                     let current = &mut self.flows.get_mut(channel).responder;
                     core::mem::swap(responders.get_mut(channel), current);

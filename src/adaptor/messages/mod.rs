@@ -117,6 +117,7 @@ impl Messages {
                 self.push(Message { source, doorbell: number, size, data: u64::from_le_bytes(bytes) })?;
                 Ok(Bytes::new())
             }
+            RequestKind::Atomic(_) => Err(Code::BadSize),
             RequestKind::Read { .. } => {
                 let room = if doorbell.is_held() { 0 } else { self.room() };
                 let accepted = self.accepted.get(&(number, source)).copied().unwrap_or(0);

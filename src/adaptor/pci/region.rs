@@ -4,7 +4,7 @@
 //!
 //! | region | parts, of equal size |
 //! |---|---|
-//! | BAR1 | remote I/O, assurance, peek, nothing |
+//! | BAR1 | remote I/O, assurance, peek, doorbell pages of queues |
 //! | BAR2 | access, nothing |
 //! | BAR4 | assurance, peek |
 //!
@@ -15,8 +15,10 @@ use super::config_space::{BAR0_SIZE, CONFIG_SIZE};
 use crate::adaptor::address::{Geometry, Space};
 use crate::adaptor::target::Look;
 
-/// The parts of BAR1; the last one holds nothing, because a BAR's size is a power of two.
+/// The parts of BAR1.
 const IO_PARTS: u64 = 4;
+/// The size of a queue's doorbell page in bytes.
+pub const QUEUE_PAGE_SIZE: u64 = 4096;
 /// The parts of BAR2, and of BAR4.
 const MEMORY_PARTS: u64 = 2;
 
@@ -46,6 +48,8 @@ pub enum Meaning {
     Access(Space, u64),
     /// A check of accesses to a space, from this byte of it.
     Check(Look, Space, u64),
+    /// The doorbell page of a queue, and the byte in it.
+    Queue(u32, u64),
     /// Nothing is there.
     Nothing,
 }
@@ -76,6 +80,10 @@ impl Region {
             (Self::Io | Self::Access, 0) => Meaning::Access(space, within),
             (Self::Io, 1) | (Self::Assurance, 0) => Meaning::Check(Look::Clear, space, within),
             (Self::Io, 2) | (Self::Assurance, 1) => Meaning::Check(Look::Peek, space, within),
+            (Self::Io, 3) => {
+                let number = u32::try_from(within / QUEUE_PAGE_SIZE).unwrap_or(u32::MAX);
+                Meaning::Queue(number, within % QUEUE_PAGE_SIZE)
+            }
             _ => Meaning::Nothing,
         }
     }
@@ -92,9 +100,11 @@ mod tests {
         let found = [5, io + 5, 2 * io + 5, 3 * io + 5, u64::MAX].map(|at| Region::Io.decode(geometry, at));
         let check = |look, space| Meaning::Check(look, space, 5);
         let none = Meaning::Nothing;
-        let of_io = [check(Look::Clear, Space::Io), check(Look::Peek, Space::Io), none, none];
+        let queue = Meaning::Queue(0, 5);
+        let of_io = [check(Look::Clear, Space::Io), check(Look::Peek, Space::Io), queue, none];
         assert_eq!(found[0], Meaning::Access(Space::Io, 5));
         assert_eq!(found[1..], of_io);
+        assert_eq!(Region::Io.decode(geometry, 4 * io - 1), Meaning::Queue(255, 4095));
         let memory = 4 << 30;
         let found = [5, memory + 5, 2 * memory + 5].map(|at| Region::Assurance.decode(geometry, at));
         assert_eq!(found, [check(Look::Clear, Space::Memory), check(Look::Peek, Space::Memory), none]);

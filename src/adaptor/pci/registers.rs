@@ -161,6 +161,8 @@ registers! {
     MessageCoalesceTime "MESSAGE_COALESCE_TIME" at 0x01a4, 32 bits, ReadWrite, Value(0);
     MessagesReceived "MESSAGES_RECEIVED" at 0x01a8, 64 bits, ReadOnly, Value(0);
     EventVector "EVENT_VECTOR" at 0x01b0, 32 bits, ReadWrite, Value(0);
+    QueueVector "QUEUE_VECTOR" at 0x01b4, 32 bits, ReadWrite, Value(0);
+    QueueReady "QUEUE_READY" at 0x01b8, 32 bits, ReadOnly, Value(0xffff_ffff);
     InventorySelect "INVENTORY_SELECT" at 0x01c0, 32 bits, ReadWrite, Value(0);
     InventoryCount "INVENTORY_COUNT" at 0x01c4, 32 bits, ReadOnly, Value(0);
     InventoryVersion "INVENTORY_VERSION" at 0x01c8, 32 bits, ReadOnly, Value(0);

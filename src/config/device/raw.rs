@@ -136,8 +136,8 @@ fn split_at_commas(text: &str) -> Vec<String> {
 /// The rights as they are written.
 const fn format_rights(rights: Rights) -> &'static str {
     match rights {
-        Rights { read: true, write: false } => "ro",
-        Rights { read: false, write: true } => "wo",
+        Rights { read: true, write: false, .. } => "ro",
+        Rights { read: false, write: true, .. } => "wo",
         _ => "rw",
     }
 }

@@ -35,7 +35,7 @@ fn a_device_needs_its_kind_name_and_size_only() {
         space: Space::Memory,
         offset: Some(0),
         len: 1 << 20,
-        rights: Rights { read: true, write: true },
+        rights: Rights { read: true, write: true, atomic: true },
         nodes: NodeSet::ALL,
         name: Name::new("m").unwrap(),
     };

@@ -2,12 +2,15 @@
 
 pub mod access;
 pub mod assurance;
+pub mod atomic;
+pub mod bulk;
 pub mod commands;
 pub mod copy;
 pub mod export;
 pub mod info;
 pub mod list;
 pub mod message;
+pub mod perf;
 pub mod progress;
 pub mod signals;
 
@@ -50,8 +53,14 @@ enum Command {
     Failed(assurance::FailedArguments),
     /// Show or choose the nodes from which loads fetch the rest of their block along.
     ReadAhead(assurance::ReadAheadArguments),
-    /// Copy a file to another node's memory or back, with a check of each block.
+    /// Copy a file to another node's memory or back by the DMA engine, with a check of each operation.
     Copy(copy::Arguments),
+    /// Add to 8 bytes of another node's memory, as one step for everybody.
+    Add(atomic::AddArguments),
+    /// Replace 8 bytes of another node's memory if they have an expected value; status 1 if not.
+    Swap(atomic::SwapArguments),
+    /// Measure bandwidth and latency to another node.
+    Perf(perf::Arguments),
     /// Send messages to a doorbell of another node, and check.
     Ring(message::RingArguments),
     /// Open doorbells of this node, and show the messages that come.
@@ -117,10 +126,19 @@ impl Failure {
             Self::Told
             | Self::Nothing(_)
             | Self::Different { .. }
-            | Self::Library(ardma::Error::Access { .. } | ardma::Error::Reset { .. }) => 1,
+            | Self::Library(
+                ardma::Error::Access { .. }
+                | ardma::Error::Reset { .. }
+                | ardma::Error::Operation { .. }
+                | ardma::Error::QueueLost { .. }
+                | ardma::Error::QueueSlow { .. },
+            ) => 1,
             Self::Usage(_)
             | Self::Library(
-                ardma::Error::Parse(_) | ardma::Error::Outside { .. } | ardma::Error::Misaligned { .. },
+                ardma::Error::Parse(_)
+                | ardma::Error::Outside { .. }
+                | ardma::Error::Misaligned { .. }
+                | ardma::Error::NotMemory { .. },
             ) => 2,
             Self::Library(_) | Self::File { .. } | Self::Output(_) => 3,
         }
@@ -185,6 +203,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Failed(failed) => assurance::failed(&adaptor, failed, out),
         Command::ReadAhead(read_ahead) => assurance::read_ahead(&adaptor, read_ahead, out),
         Command::Copy(copy) => copy::run(&adaptor, copy, out),
+        Command::Add(add) => atomic::add(&adaptor, add, out),
+        Command::Swap(swap) => atomic::swap(&adaptor, swap, out),
+        Command::Perf(perf) => perf::run(&adaptor, perf, out),
         Command::Ring(ring) => message::ring(&adaptor, ring, out),
         Command::Listen(listen) => message::listen(&adaptor, listen, out),
         Command::Wait(wait) => info::wait(&adaptor, wait, out),

@@ -36,7 +36,10 @@ fn an_export_makes_a_window_and_returns_its_offset() {
     memory.put_export(u64::MAX);
     assert_eq!(memory.command(&mut master, 1), (CommandStatus::Ok, 0));
     let (offset, window) = master.windows(Space::Memory).iter().last().unwrap();
-    assert_eq!((offset, window.len(), window.rights()), (0x5000, 0x1000, Rights { read: true, write: true }));
+    assert_eq!(
+        (offset, window.len(), window.rights()),
+        (0x5000, 0x1000, Rights { read: true, write: true, atomic: false })
+    );
     assert!(window.nodes().contains(NodeId(2)) && !window.nodes().contains(NodeId(1)));
 }
 
@@ -106,7 +109,7 @@ fn a_list_that_ends_early_or_never_is_refused() {
 fn an_unknown_opcode_is_told() {
     let (mut master, mut memory) = exporting();
     let operations = memory.operations;
-    for opcode in [0, 4, u32::MAX] {
+    for opcode in [0, 8, u32::MAX] {
         assert_eq!(memory.command(&mut master, opcode), (CommandStatus::BadOpcode, 0));
     }
     assert_eq!(memory.operations, operations);
@@ -127,7 +130,7 @@ fn a_wrong_descriptor_is_told() {
 
 #[test]
 fn wrong_arguments_are_told() {
-    let fields: [(u64, &[u8]); 16] = [
+    let fields: [(u64, &[u8]); 17] = [
         (0x10, &[1]),                                           // offset misaligned
         (0x10, &[0, 0, 0, 0x10]),                               // offset at the end of the window
         (0x10, &[0, 0xf0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]), // offset + length is 2^64
@@ -136,7 +139,8 @@ fn wrong_arguments_are_told() {
         (0x18, &[0, 0x20]),                                     // more length than runs
         (0x18, &[0, 0, 0, 0x20]),                               // longer than the window
         (0x20, &[0]),                                           // no rights
-        (0x20, &[0x13]),                                        // unknown rights
+        (0x20, &[0x43]),                                        // unknown rights
+        (0x20, &[0x2b]),                                        // far in the I/O space
         (0x23, &[1]),                                           // unknown rights
         (0x24, &[0]),                                           // no runs
         (0x24, &[2]),                                           // more runs than the length has pages
@@ -374,7 +378,7 @@ fn a_reset_cancels_the_command_and_its_late_completion_is_ignored() {
 proptest! {
     #[test]
     fn hostile_descriptors_and_lists_end_and_never_panic(
-        opcode in 0u32..5,
+        opcode in 0u32..9,
         patches in prop::collection::vec((0u64..0x2000, any::<u64>()), 0..6),
         narrow in prop::collection::vec((0x80u64..0x100, any::<u8>()), 0..3),
     ) {

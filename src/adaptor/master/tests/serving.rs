@@ -1,6 +1,7 @@
 //! Requests of other nodes: what is executed, refused, discarded and flushed.
 
 use super::*;
+use crate::adaptor::mesh::limits::WINDOW_REQUESTS;
 
 #[test]
 fn a_write_and_a_read_are_executed_in_order() {
@@ -151,7 +152,7 @@ fn an_operation_that_is_not_known_is_ignored() {
 #[test]
 fn a_full_share_is_refused() {
     let (mut master, _) = exporting();
-    for ticket in 0..MAX_REQUESTS as u64 {
+    for ticket in 0..WINDOW_REQUESTS as u64 {
         master.push(read(2, ticket, 0, 1)).unwrap();
     }
     assert_eq!(master.push(read(2, 999, 0, 1)), Err(Full));

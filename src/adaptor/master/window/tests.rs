@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 const NODE: NodeId = NodeId(2);
 const SIZE: u64 = 256 << 20;
-const READ_WRITE: Rights = Rights { read: true, write: true };
+const READ_WRITE: Rights = Rights { read: true, write: true, atomic: false };
 
 fn nodes(ids: &[u8]) -> NodeSet {
     ids.iter().map(|&id| NodeId(id)).collect()
@@ -19,6 +19,7 @@ fn export(offset: Option<u64>, runs: &[(u64, u64)]) -> Export {
     Export {
         offset,
         len,
+        is_far: false,
         rights: READ_WRITE,
         nodes: nodes(&[2]),
         home: Home::Guest,
@@ -76,7 +77,7 @@ fn a_request_has_from_one_byte_to_64_kib() {
 #[test]
 fn a_direction_or_node_that_is_not_granted_is_denied() {
     let mut table = WindowTable::new(SIZE);
-    let rights = Rights { read: true, write: false };
+    let rights = Rights { read: true, write: false, atomic: false };
     table.insert(&Export { rights, ..export(Some(0), &[(0x8000, 0x1000)]) }).unwrap();
     assert_eq!(table.resolve(NODE, Direction::Write, 0, 8), Err(Code::AccessDenied));
     assert_eq!(table.resolve(NodeId(3), Direction::Read, 0, 8), Err(Code::AccessDenied));
@@ -174,7 +175,7 @@ fn a_hosted_window_counts_as_one_run_and_only_the_guests_are_removed() {
 #[test]
 fn only_known_rights_and_at_least_one_are_taken() {
     assert_eq!([0, 4, 7, u32::MAX].map(Rights::from_bits), [None; 4]);
-    assert_eq!(Rights::from_bits(2), Some(Rights { read: false, write: true }));
+    assert_eq!(Rights::from_bits(2), Some(Rights { read: false, write: true, atomic: false }));
 }
 
 #[test]
@@ -208,7 +209,7 @@ fn model_resolve(model: &Model, direction: Direction, offset: u64, len: u64) -> 
     if bytes.iter().any(|byte| page(byte).is_none()) {
         return Err(Code::NoWindow);
     }
-    let granted = |export: &Export| export.rights.grant(direction) && export.nodes.contains(NODE);
+    let granted = |export: &Export| export.rights.grant(direction.into()) && export.nodes.contains(NODE);
     if bytes.iter().any(|byte| !granted(&page(byte).unwrap().0)) {
         return Err(Code::AccessDenied);
     }

@@ -305,7 +305,7 @@ impl Run {
                         assert_eq!(data[end..][..item.data.len()], item.data);
                     }
                     RequestKind::Read { .. } => assert_eq!(item.direction, Direction::Read),
-                    RequestKind::Write(Payload::Memory(_)) => {
+                    RequestKind::Atomic(_) | RequestKind::Write(Payload::Memory(_)) => {
                         panic!("the bus's stores bring their bytes along")
                     }
                 }

@@ -1,0 +1,274 @@
+//! A queue: its rings, the operations that were taken from one and not yet completed in the other, and what it waits for.
+//!
+//! Invariant: completions written, completions to be written, operations and entries not taken follow each other in the order
+//! of their indices, so that each entry gets one completion, in order.
+
+use bytes::Bytes;
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use super::entry::{COMPLETION_SIZE, Completion, HEAD_SIZE, ListEntry, SUBMISSION_SIZE};
+use super::keys::Key;
+use super::operation::Operation;
+use crate::adaptor::Instant;
+use crate::adaptor::master::CommandStatus;
+use crate::adaptor::messages::Coalescing;
+use crate::adaptor::transaction::TransactionId;
+
+/// The number of a queue, which is that of its doorbell page.
+pub type Number = u32;
+
+/// The most entries of a queue that are taken and not completed.
+const MAX_TAKEN: u32 = 512;
+/// The most requests of a queue that are under way.
+const MAX_REQUESTS: u32 = 512;
+/// The most bytes that these move.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// A queue that is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QueueShape {
+    /// Whose keys its operations may name.
+    pub domain: u32,
+    /// The memory that its rings are in.
+    pub key: Key,
+    /// Where in that the submission ring begins, in bytes.
+    pub submissions: u64,
+    /// Where the completion ring begins, behind its head.
+    pub completions: u64,
+    /// Entries in each ring, a power of two.
+    pub entries: u32,
+    /// When the guest is told of completions that it waits for.
+    pub coalescing: Coalescing,
+}
+
+impl QueueShape {
+    /// The bytes of both rings, as offset and length.
+    ///
+    /// # Errors
+    /// Where they are misaligned or overlap.
+    pub(super) fn ranges(&self) -> Result<[(u64, u64); 2], CommandStatus> {
+        let bad = CommandStatus::BadArgument;
+        let entries = u64::from(self.entries);
+        let head = self.completions.checked_sub(HEAD_SIZE).ok_or(bad)?;
+        let submissions = entries.saturating_mul(SUBMISSION_SIZE);
+        let completions = entries.saturating_mul(COMPLETION_SIZE).saturating_add(HEAD_SIZE);
+        let is_aligned = self.submissions.is_multiple_of(64) && self.completions.is_multiple_of(64);
+        let apart = self.submissions.checked_add(submissions).ok_or(bad)? <= head
+            || head.checked_add(completions).ok_or(bad)? <= self.submissions;
+        if !is_aligned || !apart {
+            return Err(bad);
+        }
+        Ok([(self.submissions, submissions), (head, completions)])
+    }
+}
+
+/// Whether the submission ring is looked at without a doorbell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Rest {
+    /// A doorbell wakes it.
+    Asleep,
+    /// Until this time, if nothing is found until then.
+    Awake(Instant),
+    /// The guest is being told that it will be asleep.
+    Dozing,
+    /// The guest was told, and the ring is looked at once more.
+    LastLook,
+}
+
+/// The scatter list of the operation that is handed out.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum List {
+    /// It was not read.
+    Unread,
+    /// It is being read.
+    Reading,
+    /// Entry by entry; the front one is cut as it is used.
+    Read(VecDeque<ListEntry>),
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Queue {
+    pub(super) shape: QueueShape,
+    /// The index of the next entry to take.
+    pub(super) head: u32,
+    /// Entries from there on that were seen to be posted.
+    pub(super) known: u32,
+    /// Entries that are read at once: more where more are found.
+    pub(super) reach: u32,
+    /// The ring has to be looked at.
+    pub(super) look: bool,
+    pub(super) is_reading: bool,
+    pub(super) operations: VecDeque<Operation>,
+    /// Which operation is handed out next.
+    pub(super) cursor: usize,
+    pub(super) list: List,
+    /// What was read elsewhere and goes to local memory.
+    pub(super) landings: VecDeque<(TransactionId, Bytes)>,
+    pub(super) requests: u32,
+    pub(super) bytes: u64,
+    /// After an error, until the guest resumes it.
+    pub(super) has_failed: bool,
+    /// The first entry that is to be executed again.
+    pub(super) resume_at: Option<u32>,
+    pub(super) done: VecDeque<Completion>,
+    /// The index of the next completion to write.
+    pub(super) written: u32,
+    pub(super) is_writing: bool,
+    pub(super) rest: Rest,
+    /// The guest is to be told that it is awake.
+    pub(super) tells: bool,
+    pub(super) armed: Option<u32>,
+    /// When the guest is told of what it waits for, at the latest.
+    pub(super) due: Option<Instant>,
+    /// It stands in the list of those of which the guest is to be told.
+    pub(super) is_ready: bool,
+    /// It stands in the list of those that have something to do.
+    pub(super) is_listed: bool,
+    /// It is to go when nothing of it is under way.
+    pub(super) is_closing: bool,
+    /// Memory operations under way.
+    pub(super) running: u32,
+}
+
+impl Queue {
+    pub(super) fn new(shape: QueueShape) -> Self {
+        Self {
+            shape,
+            head: 0,
+            known: 0,
+            reach: 0,
+            look: false,
+            is_reading: false,
+            operations: VecDeque::new(),
+            cursor: 0,
+            list: List::Unread,
+            landings: VecDeque::new(),
+            requests: 0,
+            bytes: 0,
+            has_failed: false,
+            resume_at: None,
+            done: VecDeque::new(),
+            written: 0,
+            is_writing: false,
+            rest: Rest::Asleep,
+            tells: false,
+            armed: None,
+            due: None,
+            is_ready: false,
+            is_listed: false,
+            is_closing: false,
+            running: 0,
+        }
+    }
+
+    /// Whether nothing of it is under way.
+    pub(super) const fn is_quiet(&self) -> bool {
+        self.running == 0 && self.requests == 0
+    }
+
+    /// How many more entries may be taken now.
+    pub(super) fn room(&self) -> u32 {
+        let taken = self.head.wrapping_sub(self.written);
+        if self.may_take() { self.shape.entries.min(MAX_TAKEN).saturating_sub(taken) } else { 0 }
+    }
+
+    /// Whether the next entry may be taken: one that is to be executed after an error has to wait for all before it.
+    pub(super) fn may_take(&self) -> bool {
+        !self.resumes() || self.operations.is_empty()
+    }
+
+    /// Whether the next entry is one from which on entries are executed again.
+    fn resumes(&self) -> bool {
+        self.has_failed && self.resume_at.is_some_and(|at| self.head.wrapping_sub(at).cast_signed() >= 0)
+    }
+
+    /// Whether another request may be under way.
+    pub(super) fn may_send(&self, bytes: u64) -> bool {
+        self.requests < MAX_REQUESTS && (self.bytes == 0 || self.bytes.saturating_add(bytes) <= MAX_BYTES)
+    }
+
+    /// The index of the oldest operation.
+    fn first(&self) -> u32 {
+        self.head.wrapping_sub(u32::try_from(self.operations.len()).unwrap_or(u32::MAX))
+    }
+
+    /// The operation with this index.
+    pub(super) fn operation(&mut self, index: u32) -> Option<&mut Operation> {
+        let at = usize::try_from(index.wrapping_sub(self.first())).ok()?;
+        self.operations.get_mut(at)
+    }
+
+    /// The index of the operation that is handed out next.
+    pub(super) fn cursor_index(&self) -> u32 {
+        self.first().wrapping_add(u32::try_from(self.cursor).unwrap_or(u32::MAX))
+    }
+
+    /// The next operation is handed out.
+    pub(super) fn advance(&mut self) {
+        self.cursor = self.cursor.saturating_add(1);
+        self.list = List::Unread;
+    }
+
+    /// Takes an operation in.
+    pub(super) fn take(&mut self, operation: Operation) {
+        self.has_failed &= !self.resumes();
+        self.head = self.head.wrapping_add(1);
+        self.operations.push_back(operation);
+    }
+
+    /// An operation has failed: those that were not begun are not executed.
+    pub(super) fn fail(&mut self) {
+        if !self.has_failed {
+            self.has_failed = true;
+            self.resume_at = None;
+        }
+    }
+
+    /// Moves operations that have ended to the completions. Whether there were any.
+    pub(super) fn harvest(&mut self) -> bool {
+        let before = self.done.len();
+        // What was not handed out whole has not ended, unless it has failed.
+        while let Some(operation) = self.operations.front().filter(|operation| operation.has_ended()) {
+            if self.cursor == 0 && !operation.has_failed() {
+                break;
+            }
+            let completion = operation.completion();
+            if self.cursor == 0 {
+                self.list = List::Unread;
+            }
+            self.cursor = self.cursor.saturating_sub(1);
+            self.operations.pop_front();
+            self.done.push_back(completion);
+        }
+        self.done.len() > before
+    }
+
+    /// Whether an armed completion is there: at once, or at a time, or not.
+    pub(super) fn alarm(&mut self, now: Instant) -> Alarm {
+        let Some(at) = self.armed else { return Alarm::Off };
+        let fresh = u32::try_from(self.written.wrapping_sub(at).cast_signed()).unwrap_or(0);
+        let Coalescing { count, time } = self.shape.coalescing;
+        if fresh == 0 {
+            return Alarm::Off;
+        }
+        let due = *self.due.get_or_insert(now.after(time));
+        if fresh >= count.max(1) || time == Duration::ZERO || due <= now {
+            (self.armed, self.due) = (None, None);
+            return Alarm::Now;
+        }
+        Alarm::At(due)
+    }
+}
+
+/// When the guest is to be told of completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Alarm {
+    /// Not for what is there.
+    Off,
+    /// At this time at the latest.
+    At(Instant),
+    /// Now; it does not wait any more.
+    Now,
+}

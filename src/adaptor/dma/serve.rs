@@ -1,0 +1,290 @@
+//! Operations become transactions: pieces are cut, and their local memory is looked up.
+//!
+//! Invariant: the pieces of a queue are given to the mesh in the order in which they were cut; what has no piece under way holds
+//! no memory.
+
+use bytes::Bytes;
+
+use super::entry::{ATOMIC_SIZE, Action, LIST_ENTRY_SIZE, Local, Submission, parse_list};
+use super::keys::{Key, LocalRights};
+use super::operation::{MAX_PIECE, Piece};
+use super::queue::{List, Number};
+use super::transfers::{Held, Kind, Transfer};
+use super::{Engine, Purpose};
+use crate::adaptor::Instant;
+use crate::adaptor::address::{Location, Place};
+use crate::adaptor::memory::{Home, MemoryOperation, MemoryResult, OperationId, Segment, Source};
+use crate::adaptor::messages::DOORBELL_SIZE;
+use crate::adaptor::status::Code;
+use crate::adaptor::transaction::{Atomic, Payload, Request, RequestKind};
+
+/// The most pieces of a queue that are cut in one turn.
+const PIECES_A_TURN: usize = 128;
+
+/// What came of looking at the operation that is handed out.
+enum Cut {
+    /// A piece of so many bytes is on its way.
+    Sent(u64),
+    /// Nothing is to be sent of it now.
+    Next,
+    /// Nothing can be sent now.
+    Stop,
+    /// Its list has to be read before.
+    ReadList(Key, u64, u32),
+}
+
+/// The data of a piece on this side.
+enum Found {
+    /// None.
+    Nothing,
+    /// In the entry.
+    Here(Bytes),
+    /// In local memory.
+    Memory(Vec<Segment>),
+}
+
+impl Engine {
+    /// Cuts the pieces of the queue's turn; reads the scatter list where one is needed.
+    pub(super) fn serve(&mut self, now: Instant, number: Number) -> Option<MemoryOperation> {
+        let mut bytes = 0u64;
+        let mut list = None;
+        for _ in 0..PIECES_A_TURN {
+            match self.cut(now, number) {
+                Cut::Sent(len) => bytes = bytes.saturating_add(len),
+                Cut::Next => {}
+                Cut::Stop => break,
+                Cut::ReadList(key, offset, count) => {
+                    list = Some((key, offset, count));
+                    break;
+                }
+            }
+            if bytes >= MAX_PIECE {
+                break;
+            }
+        }
+        self.queue(number)?.harvest();
+        if bytes > 0 {
+            self.list(number);
+        }
+        list.and_then(|(key, offset, count)| self.read_list(number, key, offset, count))
+    }
+
+    /// Cuts the next piece of the operation at the cursor.
+    fn cut(&mut self, now: Instant, number: Number) -> Cut {
+        let Some(queue) = self.queue(number) else { return Cut::Stop };
+        let (cursor, has_failed) = (queue.cursor, queue.has_failed);
+        let Some(operation) = queue.operations.get_mut(cursor) else { return Cut::Stop };
+        if has_failed {
+            if operation.piece() != Piece::Nothing || !operation.is_started() {
+                operation.fail(Code::Flushed);
+            }
+        } else if operation.has_failed() && !operation.is_started() {
+            // Malformed.
+            queue.fail();
+        } else if operation.submission.is_ok_and(|s| s.fence || s.action == Action::Fence)
+            && !operation.is_started()
+            && cursor > 0
+        {
+            return Cut::Stop;
+        }
+        let Some(operation) = queue.operations.get(cursor) else { return Cut::Stop };
+        let piece = operation.piece();
+        let submission = match (piece, operation.submission) {
+            (Piece::Later, _) => return Cut::Stop,
+            (Piece::Nothing, _) | (_, Err(_)) => {
+                queue.advance();
+                return Cut::Next;
+            }
+            (Piece::Data { .. } | Piece::Atomic | Piece::Message, Ok(submission)) => submission,
+        };
+        if let (Piece::Data { .. }, Local::List(key, offset, count)) = (piece, submission.local) {
+            match queue.list {
+                List::Unread => return Cut::ReadList(key, offset, count),
+                List::Reading => return Cut::Stop,
+                List::Read(_) => {}
+            }
+        }
+        let len = match piece {
+            Piece::Data { len, .. } => len,
+            _ => ATOMIC_SIZE,
+        };
+        // A queue that has enough under way goes on when some of it ends.
+        if !queue.may_send(len) || !self.ways.take(submission.node, len, number) {
+            return Cut::Stop;
+        }
+        self.hand_out(now, number, &submission, piece, len)
+    }
+
+    /// Sends a piece, for which there is room.
+    fn hand_out(
+        &mut self,
+        now: Instant,
+        number: Number,
+        submission: &Submission,
+        piece: Piece,
+        len: u64,
+    ) -> Cut {
+        let mut held = Held::Nothing;
+        let found = self.locate(number, submission, piece, &mut held);
+        let Some(queue) = self.queue(number) else { return Cut::Stop };
+        let index = queue.cursor_index();
+        queue.requests = queue.requests.saturating_add(1);
+        queue.bytes = queue.bytes.saturating_add(len);
+        if let Some(operation) = queue.operation(index) {
+            operation.hand_out(piece);
+        }
+        let at = match (piece, submission.action) {
+            (Piece::Data { at, .. }, _) => Location::memory(submission.remote.saturating_add(at)),
+            (Piece::Message, Action::Message { doorbell, .. }) => {
+                Location::io(u64::from(doorbell).saturating_mul(DOORBELL_SIZE))
+            }
+            _ => Location::memory(submission.remote),
+        };
+        let place = Place { node: submission.node, at };
+        let is_there = found.is_some();
+        let (kind, request) = match (submission.action, found.unwrap_or(Found::Nothing)) {
+            (Action::Read, found) => {
+                let landing = if let Found::Memory(segments) = found { segments } else { Vec::new() };
+                (Kind::Read(landing), RequestKind::Read { len: u32::try_from(len).unwrap_or(u32::MAX) })
+            }
+            (Action::FetchAdd(value), _) => (Kind::Atomic, RequestKind::Atomic(Atomic::Add(value))),
+            (Action::CompareSwap { compare, swap }, _) => {
+                (Kind::Atomic, RequestKind::Atomic(Atomic::CompareSwap { compare, swap }))
+            }
+            (_, found) => (Kind::Write, RequestKind::Write(payload(found, len))),
+        };
+        let sent = is_there.then_some(now);
+        let transfer = Transfer { queue: number, operation: index, place, bytes: len, kind, held, sent };
+        let id = self.transfers.insert(transfer);
+        if !is_there {
+            // Nothing is sent of what is not there.
+            self.end_transfer(now, id, Code::BadKey, 0);
+            return Cut::Next;
+        }
+        self.requests.push_back(Request { id, place, kind: request, posted: now });
+        Cut::Sent(len)
+    }
+
+    /// Where the data of a piece is on this side; `None` where the queue's domain has no such memory.
+    fn locate(
+        &mut self,
+        number: Number,
+        submission: &Submission,
+        piece: Piece,
+        held: &mut Held,
+    ) -> Option<Found> {
+        let Piece::Data { at, len } = piece else {
+            return Some(match submission.action {
+                Action::Message { data, .. } => Found::Here(Bytes::copy_from_slice(&data.to_le_bytes())),
+                _ => Found::Nothing,
+            });
+        };
+        let needed = if submission.action == Action::Read { LocalRights::WRITE } else { LocalRights::READ };
+        let queue = self.queues.get_mut(usize::try_from(number).ok()?)?.as_deref_mut()?;
+        let domain = queue.shape.domain;
+        let mut segments = Vec::with_capacity(1);
+        match submission.local {
+            Local::None => return None,
+            Local::Inline(data) => {
+                let data = data.get(..usize::try_from(len).ok()?)?;
+                return Some(Found::Here(Bytes::copy_from_slice(data)));
+            }
+            Local::Memory(key, offset) => {
+                let range = (offset.checked_add(at)?, len);
+                self.keys.hold(domain, key, needed, range, &mut segments)?;
+                held.add(key);
+            }
+            Local::List(..) => {
+                let List::Read(entries) = &mut queue.list else { return None };
+                let mut left = len;
+                while left > 0 {
+                    let entry = entries.front_mut()?;
+                    let count = entry.len.min(left);
+                    let range = (entry.offset, count);
+                    self.keys.hold(domain, entry.key, needed, range, &mut segments)?;
+                    held.add(entry.key);
+                    entry.offset = entry.offset.checked_add(count)?;
+                    entry.len = entry.len.saturating_sub(count);
+                    left = left.saturating_sub(count);
+                    if entry.len == 0 {
+                        entries.pop_front();
+                    }
+                }
+            }
+        }
+        Some(Found::Memory(segments))
+    }
+
+    /// Puts into local memory what a transaction has read elsewhere.
+    pub(super) fn land(&mut self, number: Number) -> Option<MemoryOperation> {
+        loop {
+            let (id, data) = self.queue(number)?.landings.pop_front()?;
+            if let Some(Transfer { kind: Kind::Read(segments), .. }) = self.transfers.get_mut(id) {
+                let segments = core::mem::take(segments);
+                let id = self.begin(number, Purpose::Land(id));
+                return Some(landing(id, segments, data));
+            }
+        }
+    }
+
+    fn read_list(&mut self, number: Number, key: Key, offset: u64, count: u32) -> Option<MemoryOperation> {
+        let queue = self.queue(number)?;
+        let (domain, index) = (queue.shape.domain, queue.cursor_index());
+        let len = u64::from(count).saturating_mul(LIST_ENTRY_SIZE);
+        let mut segments = Vec::new();
+        let found = self.keys.hold(domain, key, LocalRights::READ, (offset, len), &mut segments);
+        let Some(()) = found else {
+            self.refuse(number, index, Code::BadKey);
+            return None;
+        };
+        self.queue(number)?.list = List::Reading;
+        let id = self.begin(number, Purpose::List(key));
+        Some(MemoryOperation::Read { id, home: Home::Guest, segments })
+    }
+
+    /// The list of the operation at the cursor was read. Nothing else moves the cursor meanwhile but the end of the operation.
+    pub(super) fn list_was_read(&mut self, number: Number, key: Key, result: MemoryResult) {
+        self.keys.release(key);
+        let Some(queue) = self.queue(number).filter(|queue| queue.list == List::Reading) else { return };
+        let index = queue.cursor_index();
+        let submission = queue.operation(index).and_then(|operation| operation.submission.ok());
+        let len = submission.map_or(0, |submission| submission.len);
+        let list = match result {
+            Ok(data) => parse_list(&data, len).ok_or(Code::BadRequest),
+            Err(_) => Err(Code::LocalFault),
+        };
+        match list {
+            Ok(entries) => queue.list = List::Read(entries.into()),
+            Err(code) => self.refuse(number, index, code),
+        }
+    }
+
+    /// An operation ends before anything of it was sent.
+    fn refuse(&mut self, number: Number, index: u32, code: Code) {
+        let Some(queue) = self.queue(number) else { return };
+        if let Some(operation) = queue.operation(index) {
+            operation.fail(code);
+        }
+        queue.fail();
+        queue.advance();
+        queue.harvest();
+        self.list(number);
+    }
+}
+
+/// What a transaction carries to its destination.
+fn payload(found: Found, len: u64) -> Payload {
+    match found {
+        Found::Nothing => Payload::Bytes(Bytes::new()),
+        Found::Here(data) => Payload::Bytes(data),
+        Found::Memory(segments) => {
+            let len = usize::try_from(len).unwrap_or(usize::MAX);
+            Payload::Memory(Source { home: Home::Guest, segments, len })
+        }
+    }
+}
+
+/// What puts into local memory what a transaction has read.
+fn landing(id: OperationId, segments: Vec<Segment>, data: Bytes) -> MemoryOperation {
+    MemoryOperation::Write { id, home: Home::Guest, segments, data }
+}

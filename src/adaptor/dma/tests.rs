@@ -1,0 +1,308 @@
+//! The engine by itself: what it does to memory, in which order and how often.
+
+use super::entry::{COMPLETION_SIZE, HEAD_SIZE, SUBMISSION_SIZE};
+use super::*;
+use crate::adaptor::address::NodeId;
+use crate::adaptor::memory::{MemoryFault, Segment};
+use crate::adaptor::messages::Coalescing;
+use crate::adaptor::runs::{Run, Runs};
+use crate::adaptor::transaction::RequestKind;
+
+const DOMAIN: u32 = 3;
+const ENTRIES: u32 = 256;
+const COMPLETIONS: u64 = ENTRIES as u64 * SUBMISSION_SIZE + HEAD_SIZE;
+const DATA: u64 = 0x1_0000;
+const LEN: u64 = 0x2_0000;
+
+struct Rig {
+    engine: Engine,
+    memory: Vec<u8>,
+    now: Instant,
+    key: Key,
+    number: Number,
+    posted: u32,
+    operations: usize,
+    fault: bool,
+}
+
+impl Rig {
+    fn new(poll: Duration) -> Self {
+        let mut engine = Engine::new(16);
+        engine.set_poll(poll);
+        let now = Instant::from_nanos(1000);
+        let runs = Runs::new(&[Run { address: 0, len: LEN }], LEN).unwrap();
+        engine.handle_order(now, Order::Register { domain: DOMAIN, rights: LocalRights::BOTH, runs });
+        let key = Key(u32::try_from(engine.poll_order_done().unwrap().unwrap()).unwrap());
+        let shape = QueueShape {
+            domain: DOMAIN,
+            key,
+            submissions: 0,
+            completions: COMPLETIONS,
+            entries: ENTRIES,
+            coalescing: Coalescing::default(),
+        };
+        engine.handle_order(now, Order::Create(shape));
+        let number = u32::try_from(engine.poll_order_done().unwrap().unwrap()).unwrap();
+        let memory = vec![0; LEN as usize];
+        Self { engine, memory, now, key, number, posted: 0, operations: 0, fault: false }
+    }
+
+    fn put(&mut self, at: u64, bytes: &[u8]) {
+        let at = at as usize;
+        self.memory[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Where the next entry stands, and its body.
+    fn next_entry(&self, opcode: u8, len: u64) -> (u64, [u8; 60]) {
+        let mut entry = [0; 64];
+        (entry[4], entry[6]) = (opcode, 2);
+        let fields = [(0x08, u64::from(self.posted)), (0x18, len), (0x20, self.key.0.into()), (0x28, DATA)];
+        for (at, value) in fields {
+            entry[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        (u64::from(self.posted % ENTRIES) * SUBMISSION_SIZE, entry[4..].try_into().unwrap())
+    }
+
+    fn post(&mut self, opcode: u8, len: u64) {
+        let (at, body) = self.next_entry(opcode, len);
+        self.put(at + 4, &body);
+        self.posted = self.posted.wrapping_add(1);
+        let index = self.posted;
+        self.put(at, &index.to_le_bytes());
+    }
+
+    fn ring(&mut self) {
+        self.engine.ring(self.now, self.number, 0, &self.posted.to_le_bytes());
+    }
+
+    fn execute(&mut self, operation: &MemoryOperation) {
+        self.operations += 1;
+        let range = |segment: &Segment| segment.address as usize..segment.address as usize + segment.len;
+        let result = match operation {
+            _ if self.fault => Err(MemoryFault::Unmapped),
+            MemoryOperation::Read { segments, .. } => {
+                Ok(segments.iter().flat_map(|segment| self.memory[range(segment)].to_vec()).collect())
+            }
+            MemoryOperation::Write { segments, data, .. } => {
+                let mut rest = &data[..];
+                for segment in segments {
+                    let (part, behind) = rest.split_at(segment.len);
+                    self.memory[range(segment)].copy_from_slice(part);
+                    rest = behind;
+                }
+                assert!(rest.is_empty());
+                Ok(Bytes::new())
+            }
+            MemoryOperation::Atomic { segment, action, .. } => {
+                let former: [u8; 8] = self.memory[range(segment)].try_into().unwrap();
+                let new = action.apply(u64::from_le_bytes(former));
+                self.memory[range(segment)].copy_from_slice(&new.to_le_bytes());
+                Ok(Bytes::copy_from_slice(&former))
+            }
+        };
+        self.engine.handle_done(self.now, operation.id(), result);
+    }
+
+    fn settle(&mut self) {
+        while let Some(operation) = self.engine.poll_operation(self.now) {
+            self.execute(&operation);
+        }
+    }
+
+    fn requests(&mut self) -> Vec<Request> {
+        core::iter::from_fn(|| self.engine.poll_request()).collect()
+    }
+
+    fn finish(&mut self, request: &Request, code: Code) {
+        let data = match request.kind {
+            RequestKind::Read { len } if code.is_ok() => vec![0x77; len as usize].into(),
+            _ => Bytes::new(),
+        };
+        self.engine.complete(self.now, Finished { id: request.id, code, data });
+    }
+
+    /// Index, status and cookie of the completion at this place.
+    fn completion(&self, index: u32) -> (u32, u32, u64) {
+        let at = (COMPLETIONS + u64::from(index % ENTRIES) * COMPLETION_SIZE) as usize;
+        let word = |at: usize| u32::from_le_bytes(self.memory[at..at + 4].try_into().unwrap());
+        (word(at), word(at + 4), u64::from(word(at + 8)))
+    }
+
+    fn awake(&self) -> u32 {
+        let at = (COMPLETIONS - HEAD_SIZE) as usize;
+        u32::from_le_bytes(self.memory[at..at + 4].try_into().unwrap())
+    }
+}
+
+#[test]
+fn a_body_is_believed_only_if_it_was_read_after_its_index() {
+    let mut rig = Rig::new(Duration::ZERO);
+    let (at, body) = rig.next_entry(1, 8);
+    // The index is there in the first read, with a body that is not: as if that had been copied before.
+    rig.put(at, &1u32.to_le_bytes());
+    rig.ring();
+    let look = rig.engine.poll_operation(rig.now).unwrap();
+    rig.execute(&look);
+    assert!(rig.requests().is_empty(), "nothing is done by one look");
+    rig.put(at + 4, &body);
+    rig.settle();
+    assert_eq!(rig.requests().len(), 1);
+}
+
+#[test]
+fn many_entries_and_completions_take_few_memory_operations() {
+    let mut rig = Rig::new(Duration::ZERO);
+    for _ in 0..2 {
+        for _ in 0..ENTRIES {
+            rig.post(1, 8);
+        }
+        rig.ring();
+        rig.settle();
+        let requests = rig.requests();
+        assert_eq!(requests.len(), ENTRIES as usize);
+        requests.iter().for_each(|request| rig.finish(request, Code::Ok));
+        rig.settle();
+        let last = rig.posted - 1;
+        assert_eq!(rig.completion(last), (rig.posted, 0, u64::from(last)));
+    }
+    assert!(rig.operations < 40, "{} for 512 writes", rig.operations);
+}
+
+#[test]
+fn a_completions_index_is_written_after_all_of_the_batch() {
+    let mut rig = Rig::new(Duration::ZERO);
+    // So that the batch goes over the end of the ring.
+    for count in [ENTRIES - 2, 5] {
+        (0..count).for_each(|_| rig.post(1, 0));
+        rig.ring();
+        let mut batches = 0;
+        while let Some(operation) = rig.engine.poll_operation(rig.now) {
+            if let MemoryOperation::Write { segments, data, .. } = &operation {
+                let index = u32::from_le_bytes(data[data.len() - 8..data.len() - 4].try_into().unwrap());
+                let first = COMPLETIONS + u64::from((index - 1) % ENTRIES) * COMPLETION_SIZE;
+                assert_eq!(segments.last(), Some(&Segment { address: first, len: 8 }));
+                assert_eq!(segments[0].address, first + 8);
+                batches += 1;
+            }
+            rig.execute(&operation);
+        }
+        assert!(batches > 0);
+    }
+    assert!((0..ENTRIES + 3).skip(3).all(|index| rig.completion(index) == (index + 1, 0, index.into())));
+}
+
+#[test]
+fn a_queue_wakes_and_sleeps_and_looks_once_more_in_between() {
+    let mut rig = Rig::new(Duration::from_micros(50));
+    rig.post(1, 0);
+    rig.ring();
+    rig.settle();
+    assert_eq!((rig.awake(), rig.engine.is_awake()), (1, true));
+    rig.now = rig.engine.poll_timeout().unwrap();
+    rig.engine.handle_timeout(rig.now);
+    // AWAKE is 1 until the exchange, so that the poster does not ring.
+    let exchange = rig.engine.poll_operation(rig.now).unwrap();
+    assert!(matches!(exchange, MemoryOperation::Atomic { .. }), "{exchange:?}");
+    rig.post(1, 0);
+    rig.execute(&exchange);
+    assert_eq!(rig.awake(), 0);
+    rig.settle();
+    assert_eq!(rig.completion(1), (2, 0, 1));
+    assert_eq!(rig.awake(), 1, "it had work");
+    rig.now = rig.engine.poll_timeout().unwrap();
+    rig.engine.handle_timeout(rig.now);
+    rig.settle();
+    assert_eq!((rig.awake(), rig.engine.is_awake(), rig.engine.poll_timeout()), (0, false, None));
+    assert_eq!(rig.engine.poll_probe(rig.now), None);
+}
+
+#[test]
+fn what_can_not_be_put_into_local_memory_is_no_ok() {
+    let mut rig = Rig::new(Duration::ZERO);
+    rig.post(2, 8);
+    rig.ring();
+    rig.settle();
+    let requests = rig.requests();
+    rig.finish(&requests[0], Code::Ok);
+    let landing = rig.engine.poll_operation(rig.now).unwrap();
+    rig.fault = true;
+    rig.execute(&landing);
+    rig.fault = false;
+    rig.settle();
+    assert_eq!(rig.completion(0), (1, 0x8800, 0));
+}
+
+#[test]
+fn an_answer_of_another_length_is_corrupt() {
+    let mut rig = Rig::new(Duration::ZERO);
+    rig.post(2, 8);
+    rig.ring();
+    rig.settle();
+    let requests = rig.requests();
+    let data = Bytes::from_static(&[1; 9]);
+    rig.engine.complete(rig.now, Finished { id: requests[0].id, code: Code::Ok, data });
+    rig.settle();
+    assert_eq!(rig.completion(0), (1, 0xc400, 0));
+    assert!(rig.memory[DATA as usize..].iter().all(|&byte| byte == 0));
+    let failure = rig.engine.poll_failure().unwrap();
+    assert_eq!((failure.place.node, failure.code), (NodeId(2), Code::Corrupt));
+}
+
+#[test]
+fn a_ring_that_can_not_be_read_is_read_again_at_the_next_doorbell() {
+    let mut rig = Rig::new(Duration::from_micros(50));
+    rig.post(1, 0);
+    rig.fault = true;
+    rig.ring();
+    rig.settle();
+    rig.now = rig.now.after(Duration::from_secs(1));
+    rig.engine.handle_timeout(rig.now);
+    rig.settle();
+    assert!(rig.operations < 10, "it is left alone");
+    rig.fault = false;
+    rig.ring();
+    rig.settle();
+    assert_eq!(rig.completion(0), (1, 0, 0));
+}
+
+#[test]
+fn what_is_under_way_is_bounded_whatever_is_posted() {
+    let mut rig = Rig::new(Duration::ZERO);
+    (0..ENTRIES).for_each(|_| rig.post(1, LEN - DATA));
+    rig.ring();
+    rig.settle();
+    let requests = rig.requests();
+    let bytes: usize = requests.iter().map(|request| request.kind.len()).sum();
+    assert!(bytes <= 4 << 20, "{bytes}");
+    // As some end, more go on, until all are done.
+    let mut waiting: VecDeque<_> = requests.into();
+    let mut done = 0;
+    while let Some(request) = waiting.pop_front() {
+        rig.finish(&request, Code::Ok);
+        rig.settle();
+        waiting.extend(rig.requests());
+        assert!(waiting.iter().map(|request| request.kind.len()).sum::<usize>() <= 4 << 20);
+        done += request.kind.len() as u64;
+    }
+    assert_eq!(done, u64::from(ENTRIES) * (LEN - DATA));
+    assert_eq!(rig.completion(ENTRIES - 1), (ENTRIES, 0, u64::from(ENTRIES) - 1));
+}
+
+#[test]
+fn nothing_is_left_of_a_reset() {
+    let mut rig = Rig::new(Duration::from_micros(50));
+    (0..8).for_each(|_| rig.post(2, 8));
+    rig.ring();
+    rig.settle();
+    let requests = rig.requests();
+    rig.finish(&requests[0], Code::Ok);
+    let landing = rig.engine.poll_operation(rig.now).unwrap();
+    rig.engine.reset();
+    rig.execute(&landing);
+    requests.iter().for_each(|request| rig.finish(request, Code::Ok));
+    rig.ring();
+    assert_eq!(rig.engine.poll_operation(rig.now), None);
+    assert_eq!((rig.engine.poll_timeout(), rig.engine.is_awake()), (None, false));
+    rig.engine.handle_order(rig.now, Order::Deregister(rig.key));
+    assert_eq!(rig.engine.poll_order_done(), Some(Err(CommandStatus::NotFound)));
+}
