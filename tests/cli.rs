@@ -169,7 +169,7 @@ fn what_is_taken_gives_one_line_and_status_1() {
     drop(other);
     assert_refused(
         &[&good[..], &["--congestion", "nonesuch"]].concat(),
-        "congestion: nonesuch is not available on this host: No such file or directory (os error 2)",
+        "congestion: nonesuch is not available on this host (see net.ipv4.tcp_available_congestion_control): No such file or directory (os error 2)",
         1,
         &socket,
     );
