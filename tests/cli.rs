@@ -180,12 +180,14 @@ fn what_is_taken_gives_one_line_and_status_1() {
     assert!(line.starts_with("assured-rdma: socket-path: ") && line.contains("in use"), "{line}");
     assert_eq!((line.lines().count(), output.status.code()), (1, Some(1)));
     assert!(UnixStream::connect(&socket).is_ok());
-    // Neither is the socket of a bus before it left behind.
-    let first = place.socket(2);
-    let output =
-        run(&["adaptor", "--node-id", "2", "--socket-path", first.to_str().unwrap(), "--socket-path", path]);
-    assert!(String::from_utf8(output.stderr).unwrap().starts_with("assured-rdma: socket-path: "));
-    assert_eq!((output.status.code(), first.exists()), (Some(1), false));
+    // Neither is the socket of a bus before it left behind, nor the file of a device.
+    let (first, vault) = (place.socket(2), socket.with_file_name("vault"));
+    let device = format!("name=vault,kind=memory,file={},size=4096", vault.display());
+    let two = ["--socket-path", first.to_str().unwrap(), "--socket-path", path];
+    let output = run(&[&["adaptor", "--node-id", "2", "--device", &device], &two[..]].concat());
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert!(line.starts_with("assured-rdma: socket-path: "), "{line}");
+    assert_eq!((output.status.code(), first.exists(), vault.exists()), (Some(1), false, false));
     // A dead one is replaced.
     drop(alive);
     let node = place.start(1, &[], &[]);

@@ -18,7 +18,7 @@ pub const BLOCK: u64 = 4096;
 const BUFFER: u64 = 1 << 20;
 /// Where queues are.
 const RINGS: u64 = BUFFER + EXPORTED;
-const ENTRIES: u32 = 1024;
+const ENTRIES: u32 = 2048;
 /// The completions, behind the submissions and their own head.
 const COMPLETIONS: u64 = ENTRIES as u64 * SUBMISSION_SIZE + HEAD_SIZE;
 const RINGS_SIZE: u64 = (COMPLETIONS + ENTRIES as u64 * COMPLETION_SIZE).next_multiple_of(4096);

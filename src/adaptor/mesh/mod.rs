@@ -16,6 +16,12 @@ mod session;
 
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects)]
+mod exchange_tests;
+#[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
+mod memory_tests;
+#[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
 mod packet_tests;
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects)]
