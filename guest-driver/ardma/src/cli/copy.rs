@@ -97,8 +97,7 @@ pub fn run(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Res
             })
         }
         Job::Fetch(place, path) => {
-            let length = fetched_length(arguments)?;
-            let file = File::create(&path).map_err(file_failure(&path))?;
+            let (file, length) = create(adaptor, place, &path, arguments)?;
             each_block(adaptor, "copied", (place, length, 1), retries, out, |transfer, part, buffer| {
                 transfer.read(part.offset, buffer)?;
                 file.write_all_at(buffer, part.offset).map_err(file_failure(&path))
@@ -126,9 +125,18 @@ pub fn run(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Res
     }
 }
 
-fn fetched_length(arguments: &Arguments) -> Result<u64, Failure> {
+/// Creates the file to copy into, and says how many bytes are meant.
+fn create(
+    adaptor: &Adaptor,
+    place: Place,
+    path: &Path,
+    arguments: &Arguments,
+) -> Result<(File, u64), Failure> {
     let missing = "how many bytes are to be copied has to be said with --length";
-    arguments.length.ok_or_else(|| Failure::Usage(missing.to_owned()))
+    let length = arguments.length.ok_or_else(|| Failure::Usage(missing.to_owned()))?;
+    // A place that makes no sense must not cost the user what the file has now.
+    adaptor.map(place, length)?;
+    Ok((File::create(path).map_err(file_failure(path))?, length))
 }
 
 fn by_engine(
@@ -146,8 +154,8 @@ fn by_engine(
             bulk::run(adaptor, engine, (Way::Send(&file), path), extent, retries, out)
         }
         Job::Fetch(place, path) => {
-            let extent = Extent { place: *place, length: fetched_length(arguments)?, every: 1 };
-            let file = File::create(path).map_err(file_failure(path))?;
+            let (file, length) = create(adaptor, *place, path, arguments)?;
+            let extent = Extent { place: *place, length, every: 1 };
             bulk::run(adaptor, engine, (Way::Fetch(&file), path), extent, retries, out)
         }
         Job::Compare(place, path) => {

@@ -3,7 +3,7 @@
 //! Every command on standard input is answered by exactly one line on standard output, so that a script can
 //! drive it through a pipe.
 
-use super::commands::{Commands, wait};
+use super::commands::{Commands, LOOK_AGAIN, wait};
 use super::{Failure, file_failure, signals};
 use ardma::{Adaptor, Bar, ExportOptions, Function, Memory, Name, Nodes, PAGE, Space, parse_size};
 use sha2::{Digest, Sha256};
@@ -23,7 +23,7 @@ one line:
   add OFFSET COUNT    added COUNT
   quit                the export ends
 A command that fails is answered by `error TEXT`. At the end of its input it holds the export until SIGTERM, SIGINT or SIGHUP
-(on a terminal it ends, unless --hold is given). A script drives it with a fifo which it keeps open itself:
+(on a terminal, where that is Ctrl-D, it ends, unless --hold is given). With `&` behind it, it goes on in the background. A script drives it with a fifo which it keeps open itself:
   mkfifo commands; exec 3<>commands
   ardma export 16M <commands >answers &
   echo sha256 >&3";
@@ -152,6 +152,11 @@ pub fn run(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Res
         return Ok(export.end()?);
     }
     let size = arguments.size.unwrap_or(0);
+    if size == 0 {
+        return Err(Failure::Usage(
+            "an export of 0 bytes has nothing in it: give a size such as 4K".to_owned(),
+        ));
+    }
     let memory = Memory::new(size)?;
     if let Some(byte) = arguments.fill {
         memory.fill(byte);
@@ -189,9 +194,14 @@ fn serve(
     let mut commands = Commands::new();
     let hold = hold || !io::stdin().is_terminal();
     loop {
-        let [is_ended, _] = wait([Some(termination), Some(commands.as_raw_fd())], None)?;
+        let file = commands.file();
+        let pause = file.is_none().then_some(LOOK_AGAIN);
+        let [is_ended, is_input] = wait([Some(termination), file], pause)?;
         if is_ended {
             return Ok(());
+        }
+        if !is_input {
+            continue;
         }
         let Some(lines) = commands.take()? else {
             if hold {
@@ -264,6 +274,10 @@ fn dump(memory: &Memory, path: &Path, length: u64) -> Result<(), Failure> {
 /// Copies a file to the start of the memory; returns its length.
 fn load(memory: &Memory, path: &Path) -> Result<u64, Failure> {
     let mut file = File::open(path).map_err(file_failure(path))?;
+    let (length, room) = (file.metadata().map_err(file_failure(path))?.len(), memory.length());
+    if length > room {
+        return Err(Failure::Usage(format!("{} has {length} bytes, and the export {room}", path.display())));
+    }
     let mut buffer = vec![0; 64 << 10];
     let mut offset = 0_u64;
     loop {

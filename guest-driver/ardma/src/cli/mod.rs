@@ -18,6 +18,7 @@ use ardma::{Adaptor, Place, parse_node};
 use clap::{Parser, Subcommand};
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Remote memory access that tells the truth: the guest's tool.
 ///
@@ -110,6 +111,9 @@ pub enum Failure {
         /// The memory's byte.
         memory: u8,
     },
+    /// What was looked for or waited for is not there.
+    #[error("{0}")]
+    Nothing(String),
     /// An access failed, and the output said so.
     #[error("failed")]
     Told,
@@ -120,6 +124,7 @@ impl Failure {
     pub fn exit_status(&self) -> u8 {
         match self {
             Self::Told
+            | Self::Nothing(_)
             | Self::Different { .. }
             | Self::Library(
                 ardma::Error::Access { .. }
@@ -138,6 +143,26 @@ impl Failure {
             Self::Library(_) | Self::File { .. } | Self::Output(_) => 3,
         }
     }
+}
+
+/// What clap has to say: help as it is, and what is wrong with the command line in one line.
+pub fn explain_usage(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    match error.kind() {
+        DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand => {
+            // Nobody can be told where this fails.
+            let _ = error.print();
+        }
+        _ => eprintln!("ardma: {}", problem(&error.render().to_string())),
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+/// The problem in clap's text, behind which follow the usage and hints.
+fn problem(text: &str) -> String {
+    let ends = ["\n\nUsage:", "\n\nFor more information", "\n\n  tip:"];
+    let problem = ends.iter().fold(text, |text, end| text.split(end).next().unwrap_or(text));
+    problem.strip_prefix("error: ").unwrap_or(problem).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// A file's failure, with its name.
@@ -198,6 +223,29 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_command_line_is_one_line() {
+        let told =
+            |arguments: &[&str]| problem(&Arguments::try_parse_from(arguments).unwrap_err().to_string());
+        for (arguments, line) in [
+            (
+                &["ardma", "write", "2:0"][..],
+                "the following required arguments were not provided: <VALUE>...",
+            ),
+            (&["ardma", "write", "2:0", "-5"], "unexpected argument '-5' found"),
+            (
+                &["ardma", "list", "300"],
+                "invalid value '300' for '[NODE]': '300' is not a node id: they go from 0 to 255",
+            ),
+            (
+                &["ardma", "read", "2:0", "--size", "3"],
+                "invalid value '3' for '--size <SIZE>' [possible values: 1, 2, 4, 8]",
+            ),
+        ] {
+            assert_eq!(told(arguments), line);
+        }
     }
 
     #[test]
