@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use rustix::fs::{MemfdFlags, SealFlags};
 use vfio_bindings::bindings::vfio;
 use vfio_user::Client;
 use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileMemory};
@@ -128,8 +129,11 @@ impl Guest {
 impl<B: Bus> Guest<B> {
     /// A guest with so much memory, attached by `client`: maps the memory and switches the function on.
     pub fn over(mut client: B, memory: u64) -> Self {
-        let file = File::from(rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(rustix::fs::memfd_create("guest", flags).unwrap());
         file.set_len(memory).unwrap();
+        // As QEMU does with its own.
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
         client.map(0, memory, &file);
         let len = usize::try_from(memory).unwrap();
         let ranges = [(GuestAddress(0), len, Some(FileOffset::new(file, 0)))];
