@@ -90,7 +90,7 @@ pub fn run(report: &mut Report, rounds: usize) {
 
 impl Engine {
     /// Operations a second, with a queue that is kept full.
-    fn rate(&mut self, near: &mut Near, opcode: u8, len: u64, count: u32) -> f64 {
+    pub fn rate(&mut self, near: &mut Near, opcode: u8, len: u64, count: u32) -> f64 {
         let begin = Instant::now();
         let (mut posted, mut ended) = (0, 0);
         while ended < count {
@@ -116,7 +116,7 @@ impl Engine {
     }
 
     /// One operation, from its posting to its completion.
-    fn one(&mut self, near: &mut Near, opcode: u8, len: u64) {
+    pub fn one(&mut self, near: &mut Near, opcode: u8, len: u64) {
         self.queue.post(near, &self.operation(opcode, len, 0));
         self.ring(near);
         loop {
