@@ -86,7 +86,7 @@ enum Kind {
     Ask,
     Inquire,
     Inventory,
-    Atomic,
+    Atomic { swaps: bool },
 }
 
 /// What the hostile node knows.
@@ -216,8 +216,9 @@ impl Hostile {
                 Body::Write { progress, sequence, at: at(crafted.offset), data: data(len(crafted.len)) }
             }
             Kind::Read => Body::Read { progress, sequence, at: at(crafted.offset), len: len(crafted.len) },
-            Kind::Atomic => {
-                Body::Atomic { progress, sequence, at: at(crafted.offset), operands: data(len(crafted.len)) }
+            Kind::Atomic { swaps } => {
+                let operands = data(if swaps { 16 } else { 8 });
+                Body::Atomic { progress, sequence, at: at(crafted.offset), operands }
             }
             Kind::Confirm => Body::Confirm { progress, sent: sequence },
             Kind::Done { count, code } => {

@@ -36,7 +36,7 @@ impl From<Fields> for Packet {
         let at = if fields.address >> 63 == 0 { Location::memory(offset) } else { Location::io(offset) };
         let code = Code::ALL[usize::from(fields.code) % Code::ALL.len()];
         let data = fields.data.into();
-        let body = match fields.command % 13 {
+        let body = match fields.command % 14 {
             kind @ 0..2 => {
                 let (nonce, echo, lease) = (fields.address, fields.stamp, fields.count);
                 Body::Hello { wants_reply: kind == 0, epoch, nonce, echo, lease, inventory: fields.sequence }
@@ -54,6 +54,11 @@ impl From<Fields> for Packet {
                 Body::Join { role, wants_reply: fields.sequence & 1 != 0 }
             }
             9 => Body::Refuse { reason: Refusal::ALL[usize::from(fields.code) % Refusal::ALL.len()] },
+            12 => {
+                let numbers = [fields.stamp, fields.address].map(u64::to_le_bytes).concat();
+                let len = if fields.count & 1 == 0 { 8 } else { 16 };
+                Body::Atomic { progress, sequence, at, operands: numbers[..len].to_vec().into() }
+            }
             10 => Body::Inquire,
             11 => Body::Inventory { version: fields.sequence, entries: data },
             _ => Body::Routes(routes(fields.epoch, fields.stamp)),

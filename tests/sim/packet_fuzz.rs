@@ -83,7 +83,7 @@ impl Attack {
         let data = Bytes::from(vec![0x66; len]);
         let code = Code::ALL[self.below(Code::ALL.len() as u64) as usize];
         let code = if self.below(2) == 0 { Code::Ok } else { code };
-        let body = match self.below(11) {
+        let body = match self.below(12) {
             0 => Body::Hello {
                 wants_reply: self.below(2) == 0,
                 epoch,
@@ -98,6 +98,10 @@ impl Attack {
             5 | 6 => Body::Done { epoch, first: sequence, count: self.near(1), code, stamp: echo, data },
             7 => Body::Inquire,
             8 => Body::Inventory { version: self.near(1), entries: data },
+            10 => {
+                let operands = vec![0x66; [8, 16, 9][self.below(3) as usize]].into();
+                Body::Atomic { progress, sequence, at, operands }
+            }
             9 => Body::Nak { epoch, expected: sequence, stamp: echo },
             _ => Body::Ask { epoch, stamp: echo },
         };

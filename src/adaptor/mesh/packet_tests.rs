@@ -1,5 +1,6 @@
 //! The packet format by golden bytes, by round trips and by random bytes.
 
+use crate::adaptor::transaction::Atomic;
 use bytes::Bytes;
 use proptest::prelude::*;
 
@@ -52,6 +53,35 @@ fn emitted(packet: &Packet) -> Vec<u8> {
 fn golden_bytes_of_a_write() {
     assert_eq!(emitted(&write_packet()), WRITE_BYTES);
     assert_eq!(Packet::parse(Bytes::from_static(&WRITE_BYTES)), Ok(write_packet()));
+}
+
+#[test]
+fn golden_bytes_of_atomic_operations() {
+    let write = write_packet();
+    let Body::Write { progress, sequence, at, .. } = write.body else { panic!("{write:?}") };
+    let swap = Atomic::CompareSwap { compare: 0x0102_0304_0506_0708, swap: 0x1112_1314_1516_1718 };
+    for (atomic, operands) in [
+        (Atomic::Add(0x0102_0304_0506_0708), &[8, 7, 6, 5, 4, 3, 2, 1][..]),
+        (swap, &[8, 7, 6, 5, 4, 3, 2, 1, 0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]),
+    ] {
+        let body = Body::Atomic { progress, sequence, at, operands: atomic.operands() };
+        let packet = Packet { body, ..write_packet() };
+        let mut wire = [&WRITE_BYTES[..64], operands].concat();
+        (wire[3], wire[8]) = (14, operands.len() as u8);
+        let wire = sealed(wire);
+        assert_eq!(emitted(&packet), wire);
+        assert_eq!(Packet::parse(Bytes::from(wire)), Ok(packet));
+        assert_eq!(Atomic::from_operands(operands), Some(atomic));
+    }
+    for len in [0, 7, 9, 15, 17, 24] {
+        let mut wire = [&WRITE_BYTES[..64], &vec![0; len]].concat();
+        (wire[3], wire[8]) = (14, len as u8);
+        assert_eq!(
+            Packet::parse(Bytes::from(sealed(wire))),
+            Err(ParseError::Field),
+            "{len} bytes of operands"
+        );
+    }
 }
 
 #[rustfmt::skip]
@@ -284,8 +314,17 @@ fn body() -> impl Strategy<Value = Body> {
         (any::<u32>(), data.clone()).prop_map(|(version, entries)| Body::Inventory { version, entries }),
         (progress.clone(), sequence.clone(), at.clone(), data.clone())
             .prop_map(|(progress, sequence, at, data)| Body::Write { progress, sequence, at, data }),
-        (progress.clone(), sequence.clone(), at, any::<u32>())
+        (progress.clone(), sequence.clone(), at.clone(), any::<u32>())
             .prop_map(|(progress, sequence, at, len)| Body::Read { progress, sequence, at, len }),
+        (progress.clone(), sequence.clone(), at, any::<[u64; 2]>(), any::<bool>()).prop_map(
+            |(progress, sequence, at, [value, swap], swaps)| {
+                let atomic = match swaps {
+                    true => Atomic::CompareSwap { compare: value, swap },
+                    false => Atomic::Add(value),
+                };
+                Body::Atomic { progress, sequence, at, operands: atomic.operands() }
+            }
+        ),
         (progress, sequence.clone()).prop_map(|(progress, sent)| Body::Confirm { progress, sent }),
         (
             epoch.clone(),
