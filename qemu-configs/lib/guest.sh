@@ -142,8 +142,8 @@ guest_shell() {
     # Some terminals have no size.
     ((rows && columns)) || rows=24 columns=80
     printf 'shell %s %s\n' "$rows" "$columns" >&"${guest_in[$1]}"
-    # The end of an input that is no terminal is told to the shell as Ctrl-D.
-    cat - <(printf '\004') <&0 >&"${guest_in[$1]}" &
+    # The end of an input that is no terminal is told to the shell as Ctrl-D, again until it takes notice.
+    cat - <(while sleep 1; do printf '\004'; done) <&0 >&"${guest_in[$1]}" &
     terminal_copies=($!)
     cat <&"${guest_out[$1]}" &
     terminal_copies+=($!)
