@@ -197,7 +197,12 @@ pub fn make(directory: &Path, nodes: &Nodes, buses: BusCount, force: bool) -> Re
             .map_err(|problem| CertsError::StrangeAuthority { path: cert_path.clone(), problem })?;
     }
 
-    fs::create_dir_all(directory).map_err(|error| CertsError::File { path: directory.to_owned(), error })?;
+    fs::create_dir_all(directory).map_err(|error| {
+        // That is what it says of a file there.
+        let is_file = error.kind() == io::ErrorKind::AlreadyExists;
+        let error = if is_file { io::ErrorKind::NotADirectory.into() } else { error };
+        CertsError::File { path: directory.to_owned(), error }
+    })?;
     if new_authority {
         write(&key_path, &authority.issuer.key().serialize_pem(), 0o600)?;
         write(&cert_path, &authority.pem, 0o644)?;

@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -96,6 +97,11 @@ impl Failure {
     fn running(error: &impl ToString) -> Self {
         Self { line: error.to_string(), status: 1 }
     }
+
+    fn tell(&self) -> ExitCode {
+        complain(&self.line);
+        ExitCode::from(self.status)
+    }
 }
 
 fn main() -> ExitCode {
@@ -110,10 +116,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            complain(&failure.line);
-            ExitCode::from(failure.status)
-        }
+        Err(failure) => failure.tell(),
     }
 }
 
@@ -125,8 +128,7 @@ fn adaptor(args: AdaptorArgs) -> Result<(), Failure> {
     let config = Config::new(&raw).map_err(|error| Failure::usage(&error))?;
     let credentials = load_credentials(config.tls.as_ref(), Owner::Nodes(config.buses.span()))?;
     if args.source.print_config {
-        print!("{}", config.to_toml());
-        return Ok(());
+        return show(&config.to_toml());
     }
     begin_to_log();
     node::run(&config, credentials).map_err(|error| Failure::running(&error))
@@ -140,8 +142,7 @@ fn router(args: RouterArgs) -> Result<(), Failure> {
     let config = RouterConfig::new(&raw).map_err(|error| Failure::usage(&error))?;
     let credentials = load_credentials(config.tls.as_ref(), Owner::Router)?;
     if args.source.print_config {
-        print!("{}", config.to_toml());
-        return Ok(());
+        return show(&config.to_toml());
     }
     begin_to_log();
     router_process::run(&config, credentials).map_err(|error| Failure::running(&error))
@@ -163,8 +164,18 @@ fn make_certs(args: &CertsArgs) -> Result<(), Failure> {
         certs::CertsError::Exists { .. } | certs::CertsError::NotFirst { .. } => Failure::usage(&error),
         _ => Failure::running(&error),
     })?;
-    print!("{made}");
-    Ok(())
+    show(&made)
+}
+
+/// Prints what was asked for. Where nobody reads on, as behind `| head`, that is no failure.
+fn show(text: &impl ToString) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.to_string().as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::running(&format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Takes the command line apart. Asked for help or the version, it prints that; what makes no sense gets one line.
@@ -174,12 +185,12 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, ExitCode> 
         Err(error) => error,
     };
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            print!("{}", error.render());
-            Err(ExitCode::SUCCESS)
-        }
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Err(match show(&error.render()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => failure.tell(),
+        }),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            eprint!("{}", error.render());
+            let _ = write!(std::io::stderr(), "{}", error.render());
             Err(ExitCode::from(BAD_USAGE))
         }
         _ => {
@@ -197,5 +208,6 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, ExitCode> 
 /// One line on stderr, whatever is in `text`.
 fn complain(text: &str) {
     let words: Vec<_> = text.split_whitespace().collect();
-    eprintln!("assured-rdma: {}", words.join(" "));
+    // There is nobody else to tell where this fails.
+    let _ = writeln!(std::io::stderr(), "assured-rdma: {}", words.join(" "));
 }

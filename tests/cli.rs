@@ -59,6 +59,20 @@ fn assert_refused(arguments: &[&str], line: &str, status: i32, socket: &Path) {
 }
 
 #[test]
+fn an_output_that_takes_nothing_is_one_line_and_no_panic() {
+    for arguments in [&["--help"][..], &["router", "--listen", "127.0.0.1:7400", "--print-config"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_assured-rdma"));
+        let output = command.args(arguments).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(line, "assured-rdma: standard output: No space left on device (os error 28)\n");
+        assert_eq!(output.status.code(), Some(1));
+        let output = command.stdout(std::io::pipe().unwrap().1).output().unwrap();
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    }
+}
+
+#[test]
 fn bad_configuration_gives_one_line_and_status_2_and_starts_nothing() {
     let place = Place::new();
     let socket = place.socket(1);
@@ -155,7 +169,7 @@ fn what_is_taken_gives_one_line_and_status_1() {
     drop(other);
     assert_refused(
         &[&good[..], &["--congestion", "nonesuch"]].concat(),
-        "congestion: nonesuch is not available on this host: No such file or directory (os error 2)",
+        "congestion: nonesuch is not available on this host (see net.ipv4.tcp_available_congestion_control): No such file or directory (os error 2)",
         1,
         &socket,
     );
@@ -166,12 +180,14 @@ fn what_is_taken_gives_one_line_and_status_1() {
     assert!(line.starts_with("assured-rdma: socket-path: ") && line.contains("in use"), "{line}");
     assert_eq!((line.lines().count(), output.status.code()), (1, Some(1)));
     assert!(UnixStream::connect(&socket).is_ok());
-    // Neither is the socket of a bus before it left behind.
-    let first = place.socket(2);
-    let output =
-        run(&["adaptor", "--node-id", "2", "--socket-path", first.to_str().unwrap(), "--socket-path", path]);
-    assert!(String::from_utf8(output.stderr).unwrap().starts_with("assured-rdma: socket-path: "));
-    assert_eq!((output.status.code(), first.exists()), (Some(1), false));
+    // Neither is the socket of a bus before it left behind, nor the file of a device.
+    let (first, vault) = (place.socket(2), socket.with_file_name("vault"));
+    let device = format!("name=vault,kind=memory,file={},size=4096", vault.display());
+    let two = ["--socket-path", first.to_str().unwrap(), "--socket-path", path];
+    let output = run(&[&["adaptor", "--node-id", "2", "--device", &device], &two[..]].concat());
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert!(line.starts_with("assured-rdma: socket-path: "), "{line}");
+    assert_eq!((output.status.code(), first.exists(), vault.exists()), (Some(1), false, false));
     // A dead one is replaced.
     drop(alive);
     let node = place.start(1, &[], &[]);
@@ -251,7 +267,7 @@ fn a_router_is_configured_started_and_stopped_like_an_adaptor() {
     refused(&[], "listen: missing; give --listen or set it in the configuration file", 2);
     refused(
         &["--listen", &listen, "--router", &listen],
-        &format!("router: {listen} is this router itself"),
+        &format!("router: {listen} is where this process itself listens"),
         2,
     );
     let other = TcpListener::bind(place.address(200)).unwrap();

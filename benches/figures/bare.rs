@@ -1,5 +1,6 @@
 //! The limits: sockets and memory with nothing of this product in between.
 
+use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use std::net::SocketAddr;
 use std::thread;
@@ -127,4 +128,28 @@ pub fn typical(count: usize, mut call: impl FnMut()) -> f64 {
     }
     times.sort_unstable();
     times[count / 2].as_secs_f64()
+}
+
+/// Bytes a second that one TCP stream carries, of writes and reads of so many bytes.
+pub fn stream(len: usize, total: usize) -> f64 {
+    let (mut client, mut server) = pair(Way::Tcp, Wait::Block);
+    let count = total.div_ceil(len).max(1);
+    thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            let mut buffer = vec![0; len];
+            let mut left = count * len;
+            while left > 0 {
+                let read = server.read(&mut buffer).unwrap();
+                assert_ne!(read, 0);
+                left -= read;
+            }
+        });
+        let bytes = vec![7; len];
+        let begin = Instant::now();
+        for _ in 0..count {
+            client.write_all(&bytes).unwrap();
+        }
+        reader.join().unwrap();
+        (count * len) as f64 / begin.elapsed().as_secs_f64()
+    })
 }

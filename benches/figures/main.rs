@@ -12,6 +12,7 @@ mod assurance;
 mod bare;
 mod buses;
 mod counter;
+mod engine;
 #[path = "../../tests/process/guest.rs"]
 #[allow(dead_code)]
 mod guest;
@@ -43,7 +44,7 @@ struct Group {
     run: fn(&mut Report, usize),
 }
 
-const GROUPS: [Group; 7] = [
+const GROUPS: [Group; 8] = [
     Group {
         name: "remote-load",
         about: "a load from another node's memory against the bare sockets on its way",
@@ -61,6 +62,12 @@ const GROUPS: [Group; 7] = [
         about: "store and check against store and read-back, in time, packets and bytes",
         rounds: (9, 3),
         run: assurance::run,
+    },
+    Group {
+        name: "engine",
+        about: "the DMA engine against a raw TCP stream",
+        rounds: (9, 3),
+        run: engine::run,
     },
     Group {
         name: "buses",

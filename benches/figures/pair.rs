@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::guest::queue::{COMPLETION_SIZE, Entry, HEAD_SIZE, Queue, SUBMISSION_SIZE, SUBMITTED};
 use super::guest::{ACCESS, ASSURANCE, Guest, READ, REGISTERS, WINDOW, WRITE};
 use super::node::{Node, Place};
 use super::wire::{Wait, Wire, load, store};
@@ -15,14 +16,24 @@ pub const EXPORTED: u64 = 1 << 20;
 pub const BLOCK: u64 = 4096;
 /// Where they are in the far guest's memory.
 const BUFFER: u64 = 1 << 20;
-const MEMORY: u64 = BUFFER + EXPORTED;
+/// Where queues are.
+const RINGS: u64 = BUFFER + EXPORTED;
+const ENTRIES: u32 = 2048;
+/// The completions, behind the submissions and their own head.
+const COMPLETIONS: u64 = ENTRIES as u64 * SUBMISSION_SIZE + HEAD_SIZE;
+const RINGS_SIZE: u64 = (COMPLETIONS + ENTRIES as u64 * COMPLETION_SIZE).next_multiple_of(4096);
+const MEMORY: u64 = RINGS + RINGS_SIZE;
+const DOMAIN: u32 = 1;
 
 const RANGE_START: u64 = 0x108;
 const RANGE_STATUS: u64 = 0x118;
 
+/// The guest that starts everything.
+pub type Near = Guest<Wire>;
+
 /// See the module.
 pub struct Pair {
-    pub near: Guest<Wire>,
+    pub near: Near,
     far: Guest<Wire>,
     /// Where the window begins.
     window: u64,
@@ -78,6 +89,14 @@ impl Pair {
         self.far.memory(BUFFER + offset)
     }
 
+    /// A queue of the near guest, for transfers between its memory and what the far one exports.
+    pub fn engine(&mut self) -> Engine {
+        let key = self.near.register_memory(BUFFER, EXPORTED, DOMAIN);
+        let rings = self.near.register_memory(RINGS, RINGS_SIZE, DOMAIN);
+        let number = self.near.create_queue(rings, DOMAIN, (0, COMPLETIONS), ENTRIES);
+        Engine { queue: Queue::new(RINGS, RINGS + COMPLETIONS, ENTRIES), number, key, window: self.window }
+    }
+
     /// Messages that store `len` bytes, 8 at a time, all of them `value`.
     pub fn stores(&self, len: u64, value: u64) -> Vec<u8> {
         (0..len).step_by(8).flat_map(|offset| store(ACCESS, self.at(offset), &value.to_le_bytes())).collect()
@@ -103,6 +122,37 @@ impl Pair {
         for offset in (0..len).step_by(8) {
             message[16..24].copy_from_slice(&self.at(offset).to_le_bytes());
             assert_eq!(self.near.client.ask(&message), value.to_le_bytes(), "at {offset:#x}");
+        }
+    }
+}
+
+/// A queue, and what its operations are about.
+pub struct Engine {
+    pub queue: Queue,
+    number: u32,
+    key: u32,
+    window: u64,
+}
+
+impl Engine {
+    /// Rings the doorbell, where it has to be.
+    pub fn ring(&self, near: &mut Near) {
+        if self.queue.must_ring(near) {
+            near.ring_queue(self.number, SUBMITTED, self.queue.posted);
+        }
+    }
+
+    /// The operation of this number: each is about the bytes behind those of the one before, and at the end they begin again.
+    pub fn operation(&self, opcode: u8, len: u64, number: u64) -> Entry {
+        let at = number * len % EXPORTED;
+        Entry {
+            opcode,
+            node: FAR,
+            remote: self.window + at,
+            len,
+            key: self.key,
+            local: at,
+            ..Entry::default()
         }
     }
 }

@@ -1,6 +1,5 @@
-//! UCX over TCP, in the same rounds, where its `ucx_perftest` is installed (Debian: ucx-utils). It sends without a CRC, and nobody checks its puts.
-//!
-//! UCX moves each transfer by one operation. Here it is stores and one check, or loads.
+//! UCX over TCP, in the same rounds, where its `ucx_perftest` is installed (Debian: ucx-utils), against the DMA engine. It sends without a CRC, and
+//! nobody checks its puts.
 
 use std::io::{Read, Seek};
 use std::net::{Ipv4Addr, TcpListener};
@@ -8,103 +7,61 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::bare::{each, typical};
-use super::guest::ACCESS;
-use super::pair::Pair;
+use super::bare::typical;
+use super::guest::queue::{READ, WRITE};
+use super::pair::{Engine, Pair};
 use super::report::{Figure, Report, Samples, Target};
-use super::wire::{Wait, store};
+use super::wire::Wait;
 
-/// A size of transfers, how many of them UCX and the stores have for a round, and what to reach of UCX's rate.
-const PUTS: [(u64, &str, usize, usize, f64); 4] = [
-    (8, "8B", 20_000, 100, 1.5),
-    (4 << 10, "4KiB", 5000, 100, 1.5),
-    (64 << 10, "64KiB", 2000, 20, 1.5),
-    (1 << 20, "1MiB", 200, 2, 1.0),
+/// A size of transfers, how many of them there are in a round, and what to reach of UCX's rate.
+const SIZES: [(u64, &str, u32, f64); 4] = [
+    (8, "8B", 20_000, 1.5),
+    (4 << 10, "4KiB", 5000, 1.5),
+    (64 << 10, "64KiB", 2000, 1.5),
+    (1 << 20, "1MiB", 200, 1.0),
 ];
-/// The same for loads.
-const GETS: [(u64, &str, usize, usize, f64); 2] =
-    [(8, "8B", 1000, 500, 1.5), (4 << 10, "4KiB", 1000, 2, 1.5)];
+/// What an operation is called here, and the test of UCX.
+const KINDS: [(u8, &str, &str); 2] = [(WRITE, "put", "ucp_put_bw"), (READ, "get", "ucp_get")];
 /// How many puts are waited for one by one.
 const LATENCIES: usize = 1000;
 /// How long one run of it may take; it polls without leaving the processor to others.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Stores of 8 bytes in a row, which are checked together.
-const ROW: u64 = 512;
-
 /// See the module.
 pub fn run(report: &mut Report, rounds: usize) {
     if Command::new("ucx_perftest").arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
         return report.skip("peers/ucx", "not installed (Debian: ucx-utils)");
     }
     let mut pair = Pair::start(Wait::Poll);
-    for (len, size, count, own_count, target) in PUTS {
-        let name = |what| format!("peers/put-{size}-{what}");
-        // Small ones are checked many together.
-        let unchecked = if len == 8 { ROW } else { 1 };
-        let own = |pair: &mut Pair, round| {
-            let messages = [pair.stores(len * unchecked, round), pair.check(len * unchecked)].concat();
-            let seconds = each(own_count, || assert_eq!(pair.near.client.ask(&messages), [0; 4]));
-            (len * unchecked) as f64 / seconds
-        };
-        compare(report, rounds, [name("stores"), name("ucx")], target, &mut pair, own, || {
-            ucx("ucp_put_bw", len, count).rate
-        });
-    }
-    for (len, size, count, own_count, target) in GETS {
-        let name = |what| format!("peers/get-{size}-{what}");
-        let own = |pair: &mut Pair, round| {
-            assert_eq!(pair.near.client.ask(&[pair.stores(len, round), pair.check(len)].concat()), [0; 4]);
-            len as f64 / each(own_count, || pair.read_back(len, round))
-        };
-        compare(report, rounds, [name("loads"), name("ucx")], target, &mut pair, own, || {
-            ucx("ucp_get", len, count).rate
-        });
-    }
-    latency(report, rounds, &mut pair);
-}
-
-/// Rates in bytes a second, of this product and of UCX.
-fn compare(
-    report: &mut Report,
-    rounds: usize,
-    [own_name, ucx_name]: [String; 2],
-    target: f64,
-    pair: &mut Pair,
-    own: impl Fn(&mut Pair, u64) -> f64,
-    ucx: impl Fn() -> f64,
-) {
-    let (mut rates, mut ucx_rates) = (Samples::default(), Samples::default());
-    for round in 0..rounds {
-        rates.push(own(pair, round as u64));
-        ucx_rates.push(ucx());
-    }
-    let mega = |samples: &Samples| samples.map(|rate| rate / 1e6);
-    report.add(
-        Figure::new(own_name, &mega(&rates), "MB/s")
-            .against(&rates, &ucx_rates, "UCX over TCP")
-            .target(Target::RatioAtLeast(target)),
-    );
-    report.add(Figure::new(ucx_name, &mega(&ucx_rates), "MB/s"));
-}
-
-/// The time from a store to the moment at which the bytes are in the other guest's memory.
-fn latency(report: &mut Report, rounds: usize, pair: &mut Pair) {
-    let (mut own, mut ucx_own) = (Samples::default(), Samples::default());
-    let mut value = 0u64;
-    for _ in 0..rounds {
-        own.push(typical(LATENCIES, || {
-            value += 1;
-            let message = store(ACCESS, pair.at(0), &value.to_le_bytes());
-            pair.near.client.send(&message);
-            while pair.memory(0) != value.to_le_bytes() {
-                thread::yield_now();
+    let mut engine = pair.engine();
+    for (opcode, kind, test) in KINDS {
+        for (len, size, count, target) in SIZES {
+            let (mut rates, mut ucx_rates) = (Samples::default(), Samples::default());
+            for _ in 0..rounds {
+                rates.push(engine.rate(&mut pair.near, opcode, len, count) * len as f64);
+                ucx_rates.push(ucx(test, len, count).rate);
             }
-        }));
-        ucx_own.push(ucx("ucp_put_lat", 8, LATENCIES).latency);
+            let mega = |samples: &Samples| samples.map(|rate| rate / 1e6);
+            report.add(
+                Figure::new(format!("peers/{kind}-{size}"), &mega(&rates), "MB/s")
+                    .against(&rates, &ucx_rates, "UCX over TCP")
+                    .target(Target::RatioAtLeast(target)),
+            );
+            report.add(Figure::new(format!("peers/{kind}-{size}-ucx"), &mega(&ucx_rates), "MB/s"));
+        }
+    }
+    latency(report, rounds, &mut pair, &mut engine);
+}
+
+/// The time from the posting of a put to the moment at which it is known to be in the other's memory.
+fn latency(report: &mut Report, rounds: usize, pair: &mut Pair, engine: &mut Engine) {
+    let (mut own, mut ucx_own) = (Samples::default(), Samples::default());
+    for _ in 0..rounds {
+        own.push(typical(LATENCIES, || engine.one(&mut pair.near, WRITE, 8)));
+        ucx_own.push(ucx("ucp_put_lat", 8, LATENCIES as u32).latency);
     }
     let micros = |samples: &Samples| samples.map(|seconds| seconds * 1e6);
     report.add(
-        Figure::new("peers/put-latency-8B-stores", &micros(&own), "us")
+        Figure::new("peers/put-latency-8B", &micros(&own), "us")
             .against(&own, &ucx_own, "UCX over TCP")
             .target(Target::RatioAtMost(1.0 / 1.5)),
     );
@@ -120,7 +77,7 @@ struct Found {
 }
 
 /// Runs a test of ucx_perftest between two processes.
-fn ucx(test: &str, len: u64, count: usize) -> Found {
+fn ucx(test: &str, len: u64, count: u32) -> Found {
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port().to_string();
     let (size, count) = (len.to_string(), count.to_string());
     let _server = Process::start(&["-p", &port]);

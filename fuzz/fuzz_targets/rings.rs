@@ -31,18 +31,50 @@ const OPERATIONS: usize = 200_000;
 #[derive(Arbitrary, Debug)]
 enum Step {
     /// Registers memory from this page on.
-    Register { page: u8, pages: u8, rights: u8, domain: u8 },
+    Register {
+        page: u8,
+        pages: u8,
+        rights: u8,
+        domain: u8,
+    },
     /// A queue with rings at these multiples of 64.
-    Create { key: u8, submissions: u16, completions: u16, log2: u8, coalesce: u8, domain: u8 },
+    Create {
+        key: u8,
+        submissions: u16,
+        completions: u16,
+        log2: u8,
+        coalesce: u8,
+        domain: u8,
+    },
     Deregister(u8),
     Destroy(u8),
     /// A descriptor of any bytes.
-    Command { opcode: u8, fields: Vec<(u8, u64)> },
+    Command {
+        opcode: u8,
+        fields: Vec<(u8, u64)>,
+    },
     /// Any bytes in the guest's memory.
-    Poke { at: u16, bytes: Vec<u8> },
+    Poke {
+        at: u16,
+        bytes: Vec<u8>,
+    },
     /// An entry for a queue that may be there: the next one of its ring, or one beside it.
-    Post { queue: u8, skew: u8, opcode: u8, flags: u8, remote: u32, len: u32, key: u8, local: u32, operand: u64 },
-    Ring { queue: u8, register: u8, value: u32 },
+    Post {
+        queue: u8,
+        skew: u8,
+        opcode: u8,
+        flags: u8,
+        remote: u32,
+        len: u32,
+        key: u8,
+        local: u32,
+        operand: u64,
+    },
+    Ring {
+        queue: u8,
+        register: u8,
+        value: u32,
+    },
     Probe,
     Wait(u16),
     Link(bool),
@@ -212,8 +244,12 @@ impl Stage {
                 self.memories[0][LIST..LIST + 4096].fill(0);
                 self.memories[0][LIST..LIST + 16].copy_from_slice(&list);
                 let rights = u64::from(rights % 4);
-                let fields =
-                    [(0x18, pages * 4096), (0x20, rights | 1 << 32), (0x28, LIST as u64), (0x30, u64::from(domain % 2))];
+                let fields = [
+                    (0x18, pages * 4096),
+                    (0x20, rights | 1 << 32),
+                    (0x28, LIST as u64),
+                    (0x30, u64::from(domain % 2)),
+                ];
                 let key = self.command(0, 4, &fields);
                 self.keys.extend(key);
             }
@@ -229,7 +265,12 @@ impl Stage {
                 ];
                 if let Some(number) = self.command(0, 6, &fields) {
                     let entries = 1 << (log2 % 13);
-                    self.queues.push(Queue { number, submissions: OPEN.start + submissions, entries, posted: 0 });
+                    self.queues.push(Queue {
+                        number,
+                        submissions: OPEN.start + submissions,
+                        entries,
+                        posted: 0,
+                    });
                 }
             }
             Step::Deregister(key) => {
@@ -271,7 +312,8 @@ impl Stage {
             }
             Step::Ring { queue, register, value } => {
                 let count = self.queues.len().max(1);
-                let number = self.queues.get(usize::from(queue) % count).map_or(queue.into(), |queue| queue.number);
+                let number =
+                    self.queues.get(usize::from(queue) % count).map_or(queue.into(), |queue| queue.number);
                 let at = PAGES + u64::from(number) * 4096 + u64::from(register % 4) * 8;
                 self.nodes[0].handle_store(self.now, Region::Io, at, &value.to_le_bytes()).unwrap();
             }

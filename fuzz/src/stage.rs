@@ -399,7 +399,10 @@ impl Stage {
             self.tested.handle_packet(now, HONEST, packet);
         }
         while self.link && self.reads {
-            let Some(packet) = self.tested.poll_packet(now, HOSTILE, &mut |_| Err(MemoryFault::Unmapped)) else { break };
+            let Some(packet) = self.tested.poll_packet(now, HOSTILE, &mut |_| Err(MemoryFault::Unmapped))
+            else {
+                break;
+            };
             progress = true;
             assert_discreet(&packet);
             self.hostile.observe(&packet);

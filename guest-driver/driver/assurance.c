@@ -155,10 +155,15 @@ static int ardma_failed_add(struct ardma_adaptor *adaptor, u64 address)
 	return 0;
 }
 
-/* Takes out the adaptor's queue, as far as there is room. */
+/*
+ * Takes out the adaptor's queue, as far as there is room; no more than it can hold, since programs may
+ * make blocks fail as fast.
+ */
 static int ardma_failed_collect(struct ardma_adaptor *adaptor)
 {
-	for (;;) {
+	unsigned int budget;
+
+	for (budget = ARDMA_FAILED_MAX; budget; budget--) {
 		u64 block;
 		int ret;
 
@@ -173,6 +178,7 @@ static int ardma_failed_collect(struct ardma_adaptor *adaptor)
 			return ret;
 		ardma_write32(adaptor, ARDMA_REG_FAILED_POP, 1);
 	}
+	return 0;
 }
 
 /* The next block that this file has not been told of and that has errors now. */

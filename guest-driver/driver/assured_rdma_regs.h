@@ -19,7 +19,8 @@
 /* The I/O space's windows, and the parts of equal size that the BARs with several spaces have. */
 #define ARDMA_IO_WINDOW_BITS	16
 #define ARDMA_IO_OWN_SIZE	0x1000	/* at the start of each: the adaptor's own, no windows */
-#define ARDMA_IO_PARTS		4	/* I/O space, its assurance space, peek alias, nothing */
+#define ARDMA_IO_PARTS		4	/* I/O space, its assurance space, peek alias, doorbell pages */
+#define ARDMA_IO_DOORBELL_PART	3
 #define ARDMA_ASSURANCE_PARTS	2	/* assurance space, peek alias */
 
 /* Registers: offsets in BAR0. */
@@ -101,8 +102,9 @@
 #define ARDMA_MAGIC_VALUE		0x4d445241	/* "ARDM" */
 #define ARDMA_VERSION_MAJOR		1
 
-/* The bits of STATUS, and of EVENT and EVENT_ENABLE but for this one, are in the uapi header. */
+/* The bits of STATUS, and of EVENT and EVENT_ENABLE but for these, are in the uapi header. */
 #define ARDMA_EVENT_COMMAND		(1U << 2)
+#define ARDMA_EVENT_QUEUE		(1U << 8)
 
 #define ARDMA_CONTROL_RESET		(1U << 0)
 
@@ -140,6 +142,7 @@
 #define ARDMA_MSIX_VECTORS		16
 #define ARDMA_VECTOR_EVENTS		0
 #define ARDMA_VECTOR_MESSAGES		1
+#define ARDMA_VECTOR_QUEUES		2
 
 /* Commands. */
 #define ARDMA_DESCRIPTOR_MAGIC		0x43445241	/* "ARDC" */
@@ -160,6 +163,17 @@
 #define ARDMA_CMD_FLAG_BUS		(1U << 2)
 #define ARDMA_CMD_FLAG_IO		(1U << 3)
 #define ARDMA_CMD_FLAG_FAR		(1U << 5)
+
+/* Queues of the DMA engine. */
+#define ARDMA_QUEUE_NONE		(~0U)	/* QUEUE_READY: no queue */
+#define ARDMA_QUEUES_PER_NODE		16	/* doorbell pages for each window of BAR1 */
+#define ARDMA_QUEUE_GRAIN		64	/* of the rings' offsets */
+#define ARDMA_QUEUE_HEAD		64	/* bytes before the completion ring */
+#define ARDMA_QUEUE_ENTRIES_LOG2_MIN	2
+#define ARDMA_QUEUE_ENTRIES_LOG2_MAX	12
+#define ARDMA_SUBMISSION_LOG2		6	/* of the bytes of an entry */
+#define ARDMA_COMPLETION_LOG2		5
+#define ARDMA_DOORBELL_PAGE_LOG2	12
 
 #define ARDMA_CMD_STATUS_OK		0
 #define ARDMA_CMD_STATUS_BUSY		1

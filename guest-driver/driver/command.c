@@ -26,7 +26,9 @@ struct ardma_descriptor {
 	__le32 rights;				/* and ARDMA_CMD_FLAG_* */
 	__le32 run_count;
 	__le64 list;
-	__le64 zero1[2];
+	__le32 domain;
+	__le32 key;
+	__le64 zero1;
 	__le64 nodes[4];
 	u8 name[ARDMA_NAME_SIZE];
 	__le64 proof;
@@ -34,6 +36,7 @@ struct ardma_descriptor {
 
 static_assert(sizeof(struct ardma_descriptor) == ARDMA_DESCRIPTOR_SIZE);
 static_assert(offsetof(struct ardma_descriptor, list) == 0x28);
+static_assert(offsetof(struct ardma_descriptor, domain) == 0x30);
 static_assert(offsetof(struct ardma_descriptor, nodes) == 0x40);
 static_assert(offsetof(struct ardma_descriptor, name) == 0x60);
 static_assert(offsetof(struct ardma_descriptor, proof) == 0x78);
@@ -71,6 +74,8 @@ static int ardma_command_errno(struct ardma_adaptor *adaptor, u32 opcode, u32 st
 	switch (status) {
 	case ARDMA_CMD_STATUS_OK:
 		return 0;
+	case ARDMA_CMD_STATUS_BAD_OPCODE:
+		return -EOPNOTSUPP;
 	case ARDMA_CMD_STATUS_NOT_SHARED:
 		ardma_set_memory(adaptor, ARDMA_MEMORY_NOT_SHARED);
 		return -EOPNOTSUPP;
@@ -215,4 +220,81 @@ int ardma_command_probe(struct ardma_adaptor *adaptor)
 		memory = ARDMA_MEMORY_NOT_SHARED;
 	ardma_set_memory(adaptor, memory);
 	return ret;
+}
+
+/* Has the adaptor hold the memory, and sets its key. */
+int ardma_command_register(struct ardma_adaptor *adaptor, struct ardma_registration *registration)
+{
+	struct ardma_descriptor *descriptor = ardma_command_prepare(adaptor);
+	u64 key;
+	int ret;
+
+	if (!descriptor)
+		return -EIO;
+	descriptor->length = cpu_to_le64(registration->length);
+	descriptor->rights = cpu_to_le32(registration->rights);
+	descriptor->run_count = cpu_to_le32(registration->list.run_count);
+	descriptor->list = cpu_to_le64(ardma_run_list_bus(&registration->list));
+	descriptor->domain = cpu_to_le32(registration->domain);
+	ret = ardma_command(adaptor, ARDMA_CMD_REGISTER, get_random_u32());
+	if (ret)
+		return ret;
+	key = ardma_read64(adaptor, ARDMA_REG_COMMAND_RESULT);
+	/* All-ones too, where the adaptor went away just now. */
+	if (!key || key > U32_MAX) {
+		adaptor->broken = true;
+		return -EIO;
+	}
+	registration->key = key;
+	return 0;
+}
+
+int ardma_command_deregister(struct ardma_adaptor *adaptor,
+			     const struct ardma_registration *registration)
+{
+	struct ardma_descriptor *descriptor = ardma_command_prepare(adaptor);
+
+	if (!descriptor)
+		return -EIO;
+	descriptor->domain = cpu_to_le32(registration->domain);
+	descriptor->key = cpu_to_le32(registration->key);
+	return ardma_command(adaptor, ARDMA_CMD_DEREGISTER, get_random_u32());
+}
+
+int ardma_command_create_queue(struct ardma_adaptor *adaptor, u32 domain,
+			       const struct ardma_create_queue *argument, u32 *number)
+{
+	struct ardma_descriptor *descriptor = ardma_command_prepare(adaptor);
+	u64 result;
+	int ret;
+
+	if (!descriptor)
+		return -EIO;
+	descriptor->offset = cpu_to_le64(argument->submission);
+	descriptor->length = cpu_to_le64(argument->completion);
+	descriptor->run_count = cpu_to_le32(argument->entries_log2);
+	/* Two fields of 32 bits. */
+	descriptor->list = cpu_to_le64((u64)argument->coalesce_us << 32 | argument->coalesce_count);
+	descriptor->domain = cpu_to_le32(domain);
+	descriptor->key = cpu_to_le32(argument->key);
+	ret = ardma_command(adaptor, ARDMA_CMD_CREATE_QUEUE, get_random_u32());
+	if (ret)
+		return ret;
+	result = ardma_read64(adaptor, ARDMA_REG_COMMAND_RESULT);
+	if (result >= adaptor->node_count * ARDMA_QUEUES_PER_NODE) {
+		adaptor->broken = true;
+		return -EIO;
+	}
+	*number = result;
+	return 0;
+}
+
+int ardma_command_destroy_queue(struct ardma_adaptor *adaptor, u32 number)
+{
+	struct ardma_descriptor *descriptor = ardma_command_prepare(adaptor);
+
+	if (!descriptor)
+		return -EIO;
+	descriptor->offset = cpu_to_le64(number);
+	return ardma_command(adaptor, ARDMA_CMD_DESTROY_QUEUE, get_random_u32());
 }

@@ -13,8 +13,8 @@
  *
  * Locks, outermost first: a listener's read_lock, PCI's lock against the removal of functions, the
  * PCI device's lock (probe, remove, reset), mmap_lock, gate, command_lock, message_lock,
- * assurance_lock, inventory_lock, files_lock, event_lock. Nothing touches user memory under the gate, because page
- * faults take it.
+ * assurance_lock, inventory_lock, doorbell_lock, files_lock, event_lock. Nothing touches user memory
+ * under the gate, because page faults take it.
  */
 #ifndef ARDMA_DRIVER_H
 #define ARDMA_DRIVER_H
@@ -24,6 +24,7 @@
 #include <linux/device.h>
 #include <linux/dma-mapping.h>
 #include <linux/fs.h>
+#include <linux/idr.h>
 #include <linux/io-64-nonatomic-lo-hi.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
@@ -47,6 +48,7 @@
 
 struct ardma_descriptor;
 struct ardma_listener;
+struct ardma_queue;
 
 /*
  * One adaptor. Lives as long as its struct device: until it is removed and its last file is
@@ -61,6 +63,8 @@ struct ardma_adaptor {
 	int irq;
 	int message_irq;	/* 0 where messages share the events' */
 	char message_irq_name[32];
+	int queue_irq;		/* 0 where queues share the events' */
+	char queue_irq_name[32];
 
 	/* What the adaptor is: read once, by probe. */
 	u32 version;
@@ -72,6 +76,7 @@ struct ardma_adaptor {
 	u32 message_limit;
 	u64 window_size;
 	u32 message_vector;	/* of the doorbells; that of the events where there is only one */
+	u32 queue_vector;	/* the same, of the queues */
 
 	/*
 	 * Whether the hardware may be touched: taken for reading by whoever does, for writing by
@@ -90,6 +95,16 @@ struct ardma_adaptor {
 	u32 memory;		/* ARDMA_MEMORY_* */
 	struct list_head grants;
 	struct notifier_block bus_events;
+
+	/* The same for memory of the engine, and for its queues. */
+	struct list_head registrations;
+	struct list_head queues;
+	struct ida domains;
+
+	/* The queues that the adaptor has, by number; and whose doorbell pages may be mapped. */
+	struct mutex doorbell_lock;
+	struct xarray live_queues;
+	struct work_struct queue_work;
 
 	/* Who listens to which doorbell. */
 	struct mutex message_lock;
@@ -123,6 +138,8 @@ struct ardma_file {
 	struct address_space *mapping;
 	u64 events_seen[ARDMA_EVENT_BITS];	/* under event_lock */
 	unsigned long failed_seen;		/* under assurance_lock */
+	u32 domain;				/* of its queues and registered memory */
+	unsigned long sink;			/* a page for stores to queues that are gone, or 0; under doorbell_lock */
 };
 
 /* User memory, pinned, and where the adaptor finds it. */
@@ -152,6 +169,20 @@ struct ardma_run_list {
 	u32 run_count;
 };
 
+/* Memory of a process that the engine reaches. All but memory's and list's contents under command_lock. */
+struct ardma_registration {
+	struct list_head entry;			/* in adaptor->registrations */
+	struct ardma_file *file;		/* whose it is; NULL when that is closed */
+	struct ardma_memory memory;
+	struct ardma_run_list list;		/* kept only when REGISTER timed out */
+	u64 length;
+	u32 domain;
+	u32 key;
+	u32 rights;				/* ARDMA_LOCAL_* */
+	unsigned int users;			/* queues and windows that the adaptor has of it */
+	bool lost;				/* the adaptor let go of it; memory is given back */
+};
+
 /*
  * A window that this driver had the adaptor make. All but memory's and list's contents under
  * command_lock.
@@ -163,6 +194,8 @@ struct ardma_grant {
 	bool of_bar;				/* of which of these two it is */
 	struct ardma_memory memory;
 	struct ardma_bar bar;
+	struct ardma_registration *registration; /* NULL where it has memory of its own */
+	u64 start;				/* in that */
 	struct ardma_run_list list;		/* kept only when EXPORT timed out */
 	u64 offset;
 	u64 length;
@@ -234,6 +267,12 @@ void ardma_mailbox_destroy(struct ardma_adaptor *adaptor);
 int ardma_command_export(struct ardma_adaptor *adaptor, struct ardma_grant *grant, u64 wanted);
 int ardma_command_unexport(struct ardma_adaptor *adaptor, const struct ardma_grant *grant);
 int ardma_command_probe(struct ardma_adaptor *adaptor);
+int ardma_command_register(struct ardma_adaptor *adaptor, struct ardma_registration *registration);
+int ardma_command_deregister(struct ardma_adaptor *adaptor,
+			     const struct ardma_registration *registration);
+int ardma_command_create_queue(struct ardma_adaptor *adaptor, u32 domain,
+			       const struct ardma_create_queue *argument, u32 *number);
+int ardma_command_destroy_queue(struct ardma_adaptor *adaptor, u32 number);
 
 /* memory.c: user memory and run lists. */
 int ardma_memory_pin(struct ardma_memory *memory, u64 address, u64 length, bool writable);
@@ -242,6 +281,8 @@ int ardma_memory_map(struct ardma_adaptor *adaptor, struct ardma_memory *memory)
 void ardma_memory_unmap(struct ardma_adaptor *adaptor, struct ardma_memory *memory);
 int ardma_run_list_create(struct ardma_adaptor *adaptor, struct ardma_memory *memory,
 			  struct ardma_run_list *list);
+int ardma_run_list_create_part(struct ardma_adaptor *adaptor, struct ardma_memory *memory, u64 start,
+			       u64 length, struct ardma_run_list *list);
 int ardma_run_list_create_one(struct ardma_adaptor *adaptor, u64 address, u64 length,
 			      struct ardma_run_list *list);
 void ardma_run_list_destroy(struct ardma_adaptor *adaptor, struct ardma_run_list *list);
@@ -259,6 +300,8 @@ void ardma_bus_unwatch(struct ardma_adaptor *adaptor);
 /* export.c: windows. */
 int ardma_export(struct ardma_file *file, struct ardma_export *argument);
 int ardma_export_bar(struct ardma_file *file, struct ardma_export_bar *argument);
+int ardma_export_key(struct ardma_file *file, struct ardma_export_key *argument);
+int ardma_check_shared(struct ardma_adaptor *adaptor);
 int ardma_unexport(struct ardma_file *file, u32 space, u64 offset);
 int ardma_window_info(struct ardma_file *file, struct ardma_window *window);
 void ardma_grants_close(struct ardma_file *file);
@@ -266,6 +309,27 @@ unsigned int ardma_grants_withdraw(struct ardma_adaptor *adaptor);
 void ardma_grants_lost(struct ardma_adaptor *adaptor);
 void ardma_grants_function_gone(struct ardma_adaptor *adaptor, struct pci_dev *function);
 void ardma_grants_forget(struct ardma_adaptor *adaptor);
+
+/* registration.c: memory that the engine reaches. */
+int ardma_register(struct ardma_file *file, struct ardma_register *argument);
+int ardma_deregister(struct ardma_file *file, u32 key);
+struct ardma_registration *ardma_registration_find(struct ardma_file *file, u32 key);
+void ardma_registrations_close(struct ardma_file *file);
+unsigned int ardma_registrations_withdraw(struct ardma_adaptor *adaptor);
+void ardma_registrations_lost(struct ardma_adaptor *adaptor);
+void ardma_registrations_forget(struct ardma_adaptor *adaptor);
+
+/* queue.c: queues of the engine, and their doorbell pages. */
+int ardma_create_queue(struct ardma_file *file, struct ardma_create_queue *argument);
+int ardma_destroy_queue(struct ardma_file *file, u64 doorbell);
+void ardma_queues_create(struct ardma_adaptor *adaptor);
+void ardma_queues_close(struct ardma_file *file);
+unsigned int ardma_queues_withdraw(struct ardma_adaptor *adaptor);
+void ardma_queues_lost(struct ardma_adaptor *adaptor);
+void ardma_queues_forget(struct ardma_adaptor *adaptor);
+void ardma_queues_ready(struct ardma_adaptor *adaptor);
+irqreturn_t ardma_queue_interrupt(int irq, void *data);
+int ardma_doorbell_mmap(struct ardma_file *file, struct vm_area_struct *vma);
 
 /* assurance.c: ranges, failed blocks, reading ahead, where the spaces lie. */
 int ardma_range(struct ardma_adaptor *adaptor, struct ardma_range *range);

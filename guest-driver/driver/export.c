@@ -10,7 +10,11 @@
 
 #include "driver.h"
 
-#define ARDMA_RIGHTS	(ARDMA_RIGHT_READ | ARDMA_RIGHT_WRITE)
+#define ARDMA_RIGHTS	(ARDMA_RIGHT_READ | ARDMA_RIGHT_WRITE | ARDMA_RIGHT_ATOMIC)
+/* What only the memory space has. */
+#define ARDMA_MEMORY_RIGHTS	(ARDMA_RIGHT_ATOMIC | ARDMA_RIGHT_BEYOND)
+/* Offsets of a node, of which its window shows the first. */
+#define ARDMA_OFFSETS	(1ULL << ARDMA_ADDR_NODE_SHIFT)
 
 static bool ardma_page_aligned(u64 value)
 {
@@ -43,11 +47,17 @@ static int ardma_check_window(struct ardma_adaptor *adaptor, const struct ardma_
 
 	for (i = 0; i < ARRAY_SIZE(window->nodes); i++)
 		any |= window->nodes[i];
-	if (!any || !window->rights || (window->rights & ~ARDMA_RIGHTS) ||
+	if (!any || !(window->rights & ARDMA_RIGHTS) ||
+	    (window->rights & ~(ARDMA_RIGHTS | ARDMA_RIGHT_BEYOND)) ||
 	    ardma_space_range(adaptor, window->space, &start, &end))
 		return -EINVAL;
 	if (memchr_inv(window->name + name, 0, sizeof(window->name) - name))
 		return -EINVAL;
+	if ((window->rights & ARDMA_MEMORY_RIGHTS) &&
+	    (window->space == ARDMA_SPACE_IO || window->of_bar))
+		return -EINVAL;
+	if (window->rights & ARDMA_RIGHT_BEYOND)
+		end = ARDMA_OFFSETS;
 	if (!ardma_page_aligned(window->length) || !window->length ||
 	    window->length > end - start)
 		return -EINVAL;
@@ -59,7 +69,7 @@ static int ardma_check_window(struct ardma_adaptor *adaptor, const struct ardma_
 }
 
 /* Refuses early where the memory is known not to be shared, but looks again, as that may change. */
-static int ardma_check_shared(struct ardma_adaptor *adaptor)
+int ardma_check_shared(struct ardma_adaptor *adaptor)
 {
 	int ret = ardma_enter(adaptor);
 
@@ -103,6 +113,9 @@ static int ardma_grant_map(struct ardma_adaptor *adaptor, struct ardma_grant *gr
 		if (!ret)
 			ret = ardma_run_list_create_one(adaptor, bar->bus, grant->length,
 							&grant->list);
+	} else if (grant->registration) {
+		ret = ardma_run_list_create_part(adaptor, &grant->registration->memory,
+						 grant->start, grant->length, &grant->list);
 	} else {
 		ret = ardma_memory_map(adaptor, &grant->memory);
 		if (!ret)
@@ -125,6 +138,8 @@ static void ardma_grant_release(struct ardma_adaptor *adaptor, struct ardma_gran
 	ardma_grant_unmap(adaptor, grant);
 	if (grant->bar.function)
 		ardma_bar_give(&grant->bar);
+	else if (grant->registration)
+		grant->registration->users--;
 	else
 		ardma_memory_unpin(&grant->memory);
 	grant->lost = true;
@@ -134,6 +149,28 @@ static void ardma_grant_release(struct ardma_adaptor *adaptor, struct ardma_gran
  * Has the adaptor make the window. Where an error leaves open whether it knows the memory now,
  * the grant goes into the list as an orphan, and *kept is set.
  */
+static int ardma_grant_command(struct ardma_adaptor *adaptor, struct ardma_grant *grant, u64 wanted,
+			       bool *kept)
+{
+	int ret;
+
+	lockdep_assert_held(&adaptor->command_lock);
+
+	*kept = false;
+	if (adaptor->broken)
+		return -EIO;
+	ret = ardma_command_export(adaptor, grant, wanted);
+	if (ret && !adaptor->broken)
+		return ret;
+	if (ret)
+		grant->file = NULL;
+	else
+		ardma_run_list_destroy(adaptor, &grant->list);
+	list_add_tail(&grant->entry, &adaptor->grants);
+	*kept = true;
+	return ret;
+}
+
 static int ardma_grant_make(struct ardma_adaptor *adaptor, struct ardma_grant *grant, u64 wanted,
 			    bool *kept)
 {
@@ -145,19 +182,9 @@ static int ardma_grant_make(struct ardma_adaptor *adaptor, struct ardma_grant *g
 		goto err_unmap;
 
 	mutex_lock(&adaptor->command_lock);
-	if (adaptor->broken) {
-		ret = -EIO;
+	ret = ardma_grant_command(adaptor, grant, wanted, kept);
+	if (ret && !*kept)
 		goto err_unlock;
-	}
-	ret = ardma_command_export(adaptor, grant, wanted);
-	if (ret && !adaptor->broken)
-		goto err_unlock;
-	if (ret)
-		grant->file = NULL;
-	else
-		ardma_run_list_destroy(adaptor, &grant->list);
-	list_add_tail(&grant->entry, &adaptor->grants);
-	*kept = true;
 	mutex_unlock(&adaptor->command_lock);
 	return ret;
 
@@ -213,7 +240,7 @@ int ardma_export(struct ardma_file *file, struct ardma_export *argument)
 	if (!grant)
 		return -ENOMEM;
 	ret = ardma_memory_pin(&grant->memory, argument->address, argument->length,
-			       argument->rights & ARDMA_RIGHT_WRITE);
+			       argument->rights & (ARDMA_RIGHT_WRITE | ARDMA_RIGHT_ATOMIC));
 	if (ret)
 		goto err_free;
 	ret = ardma_grant_begin(adaptor, grant, &argument->offset, &kept);
@@ -276,6 +303,76 @@ int ardma_export_bar(struct ardma_file *file, struct ardma_export_bar *argument)
 	pci_lock_rescan_remove();
 	ret = ardma_export_bar_locked(file, argument);
 	pci_unlock_rescan_remove();
+	return ret;
+}
+
+/* The memory stays registered while the command runs: the lock is held from its look-up on. */
+static int ardma_export_key_locked(struct ardma_file *file, struct ardma_grant *grant,
+				   const struct ardma_export_key *argument, bool *kept)
+{
+	struct ardma_adaptor *adaptor = file->adaptor;
+	struct ardma_registration *registration = ardma_registration_find(file, argument->key);
+	int ret;
+
+	*kept = false;
+	if (!registration)
+		return -ENOENT;
+	if (registration->lost)
+		return -ESTALE;
+	if (!ardma_page_aligned(argument->start) || argument->start > registration->length ||
+	    argument->length > registration->length - argument->start)
+		return -EINVAL;
+	if ((argument->rights & (ARDMA_RIGHT_WRITE | ARDMA_RIGHT_ATOMIC)) &&
+	    !registration->memory.writable)
+		return -EACCES;
+	grant->registration = registration;
+	grant->start = argument->start;
+	ret = ardma_grant_map(adaptor, grant);
+	if (!ret)
+		ret = ardma_grant_command(adaptor, grant, argument->offset, kept);
+	if (ret && !*kept)
+		ardma_grant_unmap(adaptor, grant);
+	else
+		registration->users++;
+	return ret;
+}
+
+int ardma_export_key(struct ardma_file *file, struct ardma_export_key *argument)
+{
+	struct ardma_adaptor *adaptor = file->adaptor;
+	struct ardma_grant window = {
+		.offset = argument->offset,
+		.length = argument->length,
+		.rights = argument->rights,
+		.space = ARDMA_SPACE_MEMORY,
+	};
+	struct ardma_grant *grant;
+	bool kept;
+	int ret;
+
+	if (argument->reserved)
+		return -EINVAL;
+	memcpy(window.nodes, argument->nodes, sizeof(window.nodes));
+	memcpy(window.name, argument->name, sizeof(window.name));
+	ret = ardma_check_window(adaptor, &window);
+	if (ret)
+		return ret;
+	grant = ardma_grant_create(file, &window);
+	if (!grant)
+		return -ENOMEM;
+	ret = ardma_enter(adaptor);
+	if (ret)
+		goto err_free;
+	mutex_lock(&adaptor->command_lock);
+	ret = ardma_export_key_locked(file, grant, argument, &kept);
+	if (!ret)
+		argument->offset = grant->offset;
+	mutex_unlock(&adaptor->command_lock);
+	ardma_leave(adaptor);
+	if (!ret || kept)
+		return ret;
+err_free:
+	ardma_grant_free(grant);
 	return ret;
 }
 
@@ -359,7 +456,8 @@ int ardma_window_info(struct ardma_file *file, struct ardma_window *window)
 				(grant->lost ? ARDMA_WINDOW_LOST : 0) |
 				(!grant->file ? ARDMA_WINDOW_ORPHAN : 0) |
 				(grant->space == ARDMA_SPACE_IO ? ARDMA_WINDOW_IO : 0) |
-				(grant->of_bar ? ARDMA_WINDOW_BAR : 0);
+				(grant->of_bar ? ARDMA_WINDOW_BAR : 0) |
+				(grant->registration ? ARDMA_WINDOW_KEY : 0);
 		ret = 0;
 		break;
 	}
@@ -467,7 +565,8 @@ void ardma_grants_forget(struct ardma_adaptor *adaptor)
 
 	mutex_lock(&adaptor->command_lock);
 	list_for_each_entry_safe(grant, next, &adaptor->grants, entry) {
-		if (!grant->lost)
+		/* Of registered memory its registration tells. */
+		if (!grant->lost && !grant->registration)
 			dev_err(&adaptor->pdev->dev,
 				"%lu pages (%s offset 0x%llx) stay pinned: the adaptor did not let go\n",
 				grant->memory.page_count,

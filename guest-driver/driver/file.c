@@ -24,12 +24,14 @@ static int ardma_open(struct inode *inode, struct file *filp)
 	file->adaptor = adaptor;
 	file->mapping = filp->f_mapping;
 	ardma_pending_events(file, true);
+	ret = ida_alloc_min(&adaptor->domains, 1, GFP_KERNEL);
+	if (ret < 0)
+		goto err_free;
+	file->domain = ret;
 
 	ret = ardma_enter(adaptor);
-	if (ret) {
-		kfree(file);
-		return ret;
-	}
+	if (ret)
+		goto err_domain;
 	mutex_lock(&adaptor->files_lock);
 	list_add_tail(&file->entry, &adaptor->files);
 	mutex_unlock(&adaptor->files_lock);
@@ -37,6 +39,28 @@ static int ardma_open(struct inode *inode, struct file *filp)
 
 	filp->private_data = file;
 	return nonseekable_open(inode, filp);
+
+err_domain:
+	ida_free(&adaptor->domains, file->domain);
+err_free:
+	kfree(file);
+	return ret;
+}
+
+/* A domain in which the adaptor may still hold something is never another file's. */
+static void ardma_domain_free(struct ardma_file *file)
+{
+	struct ardma_adaptor *adaptor = file->adaptor;
+	struct ardma_registration *registration;
+	bool used = false;
+
+	mutex_lock(&adaptor->command_lock);
+	list_for_each_entry(registration, &adaptor->registrations, entry)
+		if (registration->domain == file->domain)
+			used = true;
+	mutex_unlock(&adaptor->command_lock);
+	if (!used)
+		ida_free(&adaptor->domains, file->domain);
 }
 
 /* Comes when the last descriptor and the last mapping of this open file are gone. */
@@ -48,11 +72,15 @@ static int ardma_release(struct inode *inode, struct file *filp)
 	/* Removal has forgotten the windows. */
 	if (!ardma_enter(adaptor)) {
 		ardma_grants_close(file);
+		ardma_queues_close(file);
+		ardma_registrations_close(file);
 		ardma_leave(adaptor);
 	}
+	ardma_domain_free(file);
 	mutex_lock(&adaptor->files_lock);
 	list_del(&file->entry);
 	mutex_unlock(&adaptor->files_lock);
+	free_page(file->sink);
 	kfree(file);
 	return 0;
 }
@@ -151,6 +179,8 @@ static int ardma_mmap(struct file *filp, struct vm_area_struct *vma)
 
 	if (READ_ONCE(adaptor->gone))
 		return -ENODEV;
+	if (address >> PAGE_SHIFT == vma->vm_pgoff && (address & ARDMA_ADDR_DOORBELL))
+		return ardma_doorbell_mmap(file, vma);
 	/* A shift by PAGE_SHIFT that lost bits would be an address with reserved bits. */
 	if (address >> PAGE_SHIFT != vma->vm_pgoff ||
 	    (address & ~(ARDMA_ADDR_IO | ARDMA_ADDR_ASSURANCE | ARDMA_ADDR_PEEK |

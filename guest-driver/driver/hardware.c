@@ -106,6 +106,8 @@ static void ardma_begin_life(struct ardma_adaptor *adaptor, u64 incarnation)
 	adaptor->incarnation = incarnation;
 	adaptor->broken = false;
 	ardma_grants_lost(adaptor);
+	ardma_queues_lost(adaptor);
+	ardma_registrations_lost(adaptor);
 	ardma_messages_lost(adaptor);
 	ardma_failed_forget(adaptor);
 }
@@ -141,7 +143,9 @@ int ardma_start(struct ardma_adaptor *adaptor)
 	mutex_lock(&adaptor->command_lock);
 	if (incarnation != adaptor->incarnation)
 		ardma_begin_life(adaptor, incarnation);
-	ardma_write32(adaptor, ARDMA_REG_EVENT_ENABLE, ARDMA_FILE_EVENTS | ARDMA_EVENT_COMMAND);
+	ardma_write32(adaptor, ARDMA_REG_QUEUE_VECTOR, adaptor->queue_vector);
+	ardma_write32(adaptor, ARDMA_REG_EVENT_ENABLE,
+		      ARDMA_FILE_EVENTS | ARDMA_EVENT_COMMAND | ARDMA_EVENT_QUEUE);
 	/*
 	 * Where this fails the nodes' memory can still be reached, so it is no reason to give up.
 	 */
@@ -191,6 +195,8 @@ irqreturn_t ardma_interrupt(int irq, void *data)
 	ardma_write32(adaptor, ARDMA_REG_EVENT, events);
 	if (events & ARDMA_EVENT_COMMAND)
 		complete(&adaptor->command_done);
+	if (events & ARDMA_EVENT_QUEUE)
+		ardma_queues_ready(adaptor);
 	ardma_announce(adaptor, events & ARDMA_FILE_EVENTS);
 	return IRQ_HANDLED;
 }

@@ -22,6 +22,11 @@ union ardma_argument {
 	struct ardma_spaces spaces;
 	struct ardma_read_ahead read_ahead;
 	struct ardma_listen listen;
+	struct ardma_register reg;
+	struct ardma_deregister deregister;
+	struct ardma_create_queue create_queue;
+	struct ardma_destroy_queue destroy_queue;
+	struct ardma_export_key export_key;
 	struct ardma_inventory inventory;
 };
 
@@ -181,9 +186,59 @@ static int ardma_call_listen(struct ardma_file *file, union ardma_argument *argu
 	return ardma_listen(file, &argument->listen);
 }
 
+static int ardma_call_register(struct ardma_file *file, union ardma_argument *argument)
+{
+	return ardma_register(file, &argument->reg);
+}
+
+static int ardma_call_deregister(struct ardma_file *file, union ardma_argument *argument)
+{
+	if (argument->deregister.reserved)
+		return -EINVAL;
+	return ardma_deregister(file, argument->deregister.key);
+}
+
+static int ardma_call_create_queue(struct ardma_file *file, union ardma_argument *argument)
+{
+	return ardma_create_queue(file, &argument->create_queue);
+}
+
+static int ardma_call_destroy_queue(struct ardma_file *file, union ardma_argument *argument)
+{
+	return ardma_destroy_queue(file, argument->destroy_queue.doorbell);
+}
+
+static int ardma_call_export_key(struct ardma_file *file, union ardma_argument *argument)
+{
+	return ardma_export_key(file, &argument->export_key);
+}
+
 static int ardma_call_inventory(struct ardma_file *file, union ardma_argument *argument)
 {
 	return ardma_inventory(file->adaptor, &argument->inventory);
+}
+
+/* What a call has made, and its program does not get to know of. */
+static void ardma_take_back(struct ardma_file *file, unsigned int number,
+			    union ardma_argument *argument)
+{
+	switch (number) {
+	case ARDMA_IOC_EXPORT:
+		ardma_unexport(file, argument->export.space, argument->export.offset);
+		break;
+	case ARDMA_IOC_EXPORT_BAR:
+		ardma_unexport(file, argument->export_bar.space, argument->export_bar.offset);
+		break;
+	case ARDMA_IOC_EXPORT_KEY:
+		ardma_unexport(file, ARDMA_SPACE_MEMORY, argument->export_key.offset);
+		break;
+	case ARDMA_IOC_REGISTER:
+		ardma_deregister(file, argument->reg.key);
+		break;
+	case ARDMA_IOC_CREATE_QUEUE:
+		ardma_destroy_queue(file, argument->create_queue.doorbell);
+		break;
+	}
 }
 
 /* Indexed by number; there are gaps. */
@@ -206,6 +261,11 @@ static const struct ardma_call {
 	[_IOC_NR(ARDMA_IOC_FAILED)] = { ARDMA_IOC_FAILED, ardma_call_failed },
 	[_IOC_NR(ARDMA_IOC_SPACES)] = { ARDMA_IOC_SPACES, ardma_call_spaces },
 	[_IOC_NR(ARDMA_IOC_READ_AHEAD)] = { ARDMA_IOC_READ_AHEAD, ardma_call_read_ahead },
+	[_IOC_NR(ARDMA_IOC_REGISTER)] = { ARDMA_IOC_REGISTER, ardma_call_register },
+	[_IOC_NR(ARDMA_IOC_DEREGISTER)] = { ARDMA_IOC_DEREGISTER, ardma_call_deregister },
+	[_IOC_NR(ARDMA_IOC_CREATE_QUEUE)] = { ARDMA_IOC_CREATE_QUEUE, ardma_call_create_queue },
+	[_IOC_NR(ARDMA_IOC_DESTROY_QUEUE)] = { ARDMA_IOC_DESTROY_QUEUE, ardma_call_destroy_queue },
+	[_IOC_NR(ARDMA_IOC_EXPORT_KEY)] = { ARDMA_IOC_EXPORT_KEY, ardma_call_export_key },
 };
 
 long ardma_ioctl(struct file *filp, unsigned int number, unsigned long address)
@@ -230,10 +290,6 @@ long ardma_ioctl(struct file *filp, unsigned int number, unsigned long address)
 		return ret;
 	if (!copy_to_user(user, &argument, _IOC_SIZE(number)))
 		return 0;
-	/* Nobody would know of that window. */
-	if (number == ARDMA_IOC_EXPORT)
-		ardma_unexport(file, argument.export.space, argument.export.offset);
-	if (number == ARDMA_IOC_EXPORT_BAR)
-		ardma_unexport(file, argument.export_bar.space, argument.export_bar.offset);
+	ardma_take_back(file, number, &argument);
 	return -EFAULT;
 }

@@ -16,8 +16,8 @@
 	(BIT(ARDMA_BAR_REGISTERS) | BIT(ARDMA_BAR_IO) | BIT(ARDMA_BAR_ACCESS) | \
 	 BIT(ARDMA_BAR_ASSURANCE))
 
-/* MSI-X vectors: of events and of messages. */
-#define ARDMA_VECTORS	2
+/* MSI-X vectors: of events, of messages and of queues. */
+#define ARDMA_VECTORS	3
 
 static dev_t ardma_first_device;
 static DEFINE_IDA(ardma_minors);
@@ -36,6 +36,8 @@ static void ardma_device_release(struct device *dev)
 
 	ardma_failed_forget(adaptor);
 	xa_destroy(&adaptor->failed);
+	xa_destroy(&adaptor->live_queues);
+	ida_destroy(&adaptor->domains);
 	ida_free(&ardma_minors, adaptor->minor);
 	pci_dev_put(adaptor->pdev);
 	kfree(adaptor);
@@ -68,6 +70,7 @@ static struct ardma_adaptor *ardma_adaptor_create(struct pci_dev *pdev)
 	spin_lock_init(&adaptor->event_lock);
 	init_waitqueue_head(&adaptor->event_wait);
 	ardma_messages_create(adaptor);
+	ardma_queues_create(adaptor);
 
 	device_initialize(&adaptor->dev);
 	adaptor->dev.class = &ardma_class;
@@ -155,6 +158,8 @@ static int ardma_interrupt_create(struct ardma_adaptor *adaptor)
 		return dev_err_probe(&pdev->dev, ret, "no MSI-X vector\n");
 	adaptor->message_vector = ret > ARDMA_VECTOR_MESSAGES ? ARDMA_VECTOR_MESSAGES :
 								ARDMA_VECTOR_EVENTS;
+	adaptor->queue_vector = ret > ARDMA_VECTOR_QUEUES ? ARDMA_VECTOR_QUEUES :
+							    ARDMA_VECTOR_EVENTS;
 	adaptor->irq = pci_irq_vector(pdev, ARDMA_VECTOR_EVENTS);
 	ret = request_irq(adaptor->irq, ardma_interrupt, 0, dev_name(&adaptor->dev), adaptor);
 	if (ret) {
@@ -172,8 +177,21 @@ static int ardma_interrupt_create(struct ardma_adaptor *adaptor)
 		dev_err_probe(&pdev->dev, ret, "cannot use interrupt %d\n", adaptor->message_irq);
 		goto err_events;
 	}
+	if (adaptor->queue_vector == ARDMA_VECTOR_EVENTS)
+		return 0;
+	adaptor->queue_irq = pci_irq_vector(pdev, ARDMA_VECTOR_QUEUES);
+	snprintf(adaptor->queue_irq_name, sizeof(adaptor->queue_irq_name), "%s-queues",
+		 dev_name(&adaptor->dev));
+	ret = request_irq(adaptor->queue_irq, ardma_queue_interrupt, 0, adaptor->queue_irq_name,
+			  adaptor);
+	if (ret) {
+		dev_err_probe(&pdev->dev, ret, "cannot use interrupt %d\n", adaptor->queue_irq);
+		goto err_messages;
+	}
 	return 0;
 
+err_messages:
+	free_irq(adaptor->message_irq, adaptor);
 err_events:
 	free_irq(adaptor->irq, adaptor);
 err_vectors:
@@ -183,11 +201,23 @@ err_vectors:
 
 static void ardma_interrupt_destroy(struct ardma_adaptor *adaptor)
 {
+	if (adaptor->queue_irq)
+		free_irq(adaptor->queue_irq, adaptor);
 	if (adaptor->message_irq)
 		free_irq(adaptor->message_irq, adaptor);
 	free_irq(adaptor->irq, adaptor);
 	cancel_work_sync(&adaptor->message_work);
+	cancel_work_sync(&adaptor->queue_work);
 	pci_free_irq_vectors(adaptor->pdev);
+}
+
+/* Has the adaptor let go of all memory; how much of it there is that it did not. */
+static unsigned int ardma_memory_withdraw(struct ardma_adaptor *adaptor)
+{
+	unsigned int left = ardma_grants_withdraw(adaptor);
+
+	left += ardma_queues_withdraw(adaptor);
+	return left + ardma_registrations_withdraw(adaptor);
 }
 
 /*
@@ -200,9 +230,11 @@ static void ardma_stop(struct ardma_adaptor *adaptor)
 	if (!adaptor->gone) {
 		WRITE_ONCE(adaptor->gone, true);
 		ardma_zap_mappings(adaptor);
-		if (ardma_grants_withdraw(adaptor) || adaptor->broken)
+		if (ardma_memory_withdraw(adaptor) || adaptor->broken)
 			ardma_reset_function(adaptor);
 		ardma_grants_forget(adaptor);
+		ardma_queues_forget(adaptor);
+		ardma_registrations_forget(adaptor);
 		ardma_messages_withdraw(adaptor);
 		ardma_write32(adaptor, ARDMA_REG_EVENT_ENABLE, 0);
 	}
@@ -321,7 +353,7 @@ static int ardma_suspend(struct device *dev)
 	int ret = 0;
 
 	down_write(&adaptor->gate);
-	if (!adaptor->gone && ardma_grants_withdraw(adaptor))
+	if (!adaptor->gone && ardma_memory_withdraw(adaptor))
 		ret = -EBUSY;
 	if (!adaptor->gone)
 		ardma_messages_withdraw(adaptor);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * User memory for a window: pinned for long and charged to its process, mapped for DMA, and
+ * User memory for a window or for the engine: pinned for long and charged to its process, mapped for DMA, and
  * described as a list of runs of bus addresses.
  */
 #include <linux/mm.h>
@@ -171,7 +171,7 @@ int ardma_memory_map(struct ardma_adaptor *adaptor, struct ardma_memory *memory)
 		if (dma_need_sync(dev, sg_dma_address(sg)) ||
 		    !IS_ALIGNED(sg_dma_address(sg) | sg_dma_len(sg), ARDMA_MEMORY_GRAIN)) {
 			dev_err_ratelimited(dev,
-					    "export refused: DMA of this guest goes through copies\n");
+					    "memory refused: DMA of this guest goes through copies\n");
 			ardma_memory_unmap(adaptor, memory);
 			return -EOPNOTSUPP;
 		}
@@ -196,21 +196,33 @@ static void ardma_put_run(struct ardma_run_list *list, u32 index, u64 address, u
 	run->length = cpu_to_le64(length);
 }
 
-/* Counts the runs, neighbours joined, and writes them where there is a list. */
-static u32 ardma_walk_runs(struct ardma_memory *memory, struct ardma_run_list *list)
+/*
+ * Counts the runs of size bytes from start on, neighbours joined, and writes them where there is a
+ * list.
+ */
+static u32 ardma_walk_runs(struct ardma_memory *memory, u64 start, u64 size,
+			   struct ardma_run_list *list)
 {
-	u64 address = 0, length = 0;
+	u64 address = 0, length = 0, at = 0;
 	struct scatterlist *sg;
 	u32 count = 0;
 	unsigned int i;
 
 	for_each_sgtable_dma_sg(&memory->pages, sg, i) {
-		if (!count || sg_dma_address(sg) != address + length) {
-			address = sg_dma_address(sg);
+		/* What of this piece is meant. */
+		u64 from = max(at, start);
+		u64 to = min(at + sg_dma_len(sg), start + size);
+		dma_addr_t piece = sg_dma_address(sg) + (from - at);
+
+		at += sg_dma_len(sg);
+		if (from >= to)
+			continue;
+		if (!count || piece != address + length) {
+			address = piece;
 			length = 0;
 			count++;
 		}
-		length += sg_dma_len(sg);
+		length += to - from;
 		if (list)
 			ardma_put_run(list, count - 1, address, length);
 	}
@@ -242,16 +254,24 @@ static int ardma_run_list_allocate(struct ardma_adaptor *adaptor, struct ardma_r
 	return 0;
 }
 
-int ardma_run_list_create(struct ardma_adaptor *adaptor, struct ardma_memory *memory,
-			  struct ardma_run_list *list)
+/* The runs of a part of mapped memory. */
+int ardma_run_list_create_part(struct ardma_adaptor *adaptor, struct ardma_memory *memory, u64 start,
+			       u64 length, struct ardma_run_list *list)
 {
 	int ret;
 
-	list->run_count = ardma_walk_runs(memory, NULL);
+	list->run_count = ardma_walk_runs(memory, start, length, NULL);
 	ret = ardma_run_list_allocate(adaptor, list);
 	if (!ret)
-		ardma_walk_runs(memory, list);
+		ardma_walk_runs(memory, start, length, list);
 	return ret;
+}
+
+int ardma_run_list_create(struct ardma_adaptor *adaptor, struct ardma_memory *memory,
+			  struct ardma_run_list *list)
+{
+	return ardma_run_list_create_part(adaptor, memory, 0,
+					  (u64)memory->page_count << PAGE_SHIFT, list);
 }
 
 /* A list of one run. */

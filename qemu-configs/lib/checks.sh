@@ -50,11 +50,15 @@ copy_job() {
     local node=$1 bytes text
     bytes=$(stat -c %s "$KERNEL")
     check "node $node: exports $bytes bytes of its memory" exports "$node" memory "$bytes"
-    check "node 1: copies its kernel there, every block checked" in_guest 1 120 "ardma copy $PAYLOAD $place"
+    check "node 1: copies its kernel there by the DMA engine, every operation checked" in_guest 1 120 "ardma copy $PAYLOAD $place"
     check "node $node: its own CPU finds the kernel's SHA-256 in that memory" sha256_matches "$node"
     if ((READ_BACK_EVERY == 1)); then text="all of it"; else text="every ${READ_BACK_EVERY}th block"; fi
     check "node 1: reads $text back through the access space, the same" in_guest 1 600 \
-        "ardma copy $place --compare $PAYLOAD --every $READ_BACK_EVERY"
+        "ardma copy --pio $place --compare $PAYLOAD --every $READ_BACK_EVERY"
+    check "node 1: reads all of it back by the DMA engine, the same" in_guest 1 120 "ardma copy $place --compare $PAYLOAD"
+    check "node 1: copies the kernel there once more, store by store, every block checked" in_guest 1 120 \
+        "ardma copy --pio $PAYLOAD $place"
+    check "node $node: its own CPU finds the same there" sha256_matches "$node"
 }
 
 sha256_matches() {
@@ -69,7 +73,7 @@ sha256_matches() {
 # What the peers' tests reach for: memory with every right, for reading only, and for a node that does not exist; and memory
 # in the I/O space, up to its end.
 suite_exports() {
-    exports "$1" scratch 64K && scratch[$1]=$place || return
+    exports "$1" scratch 64K --atomic && scratch[$1]=$place || return
     exports "$1" readonly 8K --read-only && read_only[$1]=$place || return
     exports "$1" denied 8K --nodes 15 && denied[$1]=$place || return
     exports "$1" ports 8K --io --at 0xe000 && ports[$1]=$place
@@ -78,7 +82,7 @@ suite_exports() {
 # suite NODE PEER: the guest's own tests against a peer; each of them counts.
 suite() {
     local status=0
-    guest_run "$1" 120 "ardma test --peer $2 --offset ${scratch[$2]#*:} --read-only ${read_only[$2]#*:} --denied ${denied[$2]#*:} --io ${ports[$2]##*:}" ||
+    guest_run "$1" 300 "ardma test --peer $2 --offset ${scratch[$2]#*:} --read-only ${read_only[$2]#*:} --denied ${denied[$2]#*:} --io ${ports[$2]##*:}" ||
         status=$?
     progress_end
     tally_tap "node $1: ardma test" "$guest_output"
@@ -151,7 +155,7 @@ refusals() {
 
 peer_dies() {
     check "node 2: exports memory" exports 2 victim 16M
-    check "node 1: is copying into it" copy_begins 1 2 victim "ardma copy $PAYLOAD $place"
+    check "node 1: is copying into it" copy_begins 1 2 victim "ardma copy --pio $PAYLOAD $place"
     check "node 1: node 2's adaptor is killed: the outcome of what was under way is unknown" copy_meets_death
     check "node 1: sees the link go down" in_guest 1 20 "ardma wait 2 --down"
     check "node 1: a write now: link down" refuses 1 'link down' "ardma write $place 1"

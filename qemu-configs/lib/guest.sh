@@ -11,6 +11,8 @@ guest_sequence=0
 guest_output=
 # How the user's terminal was before guest_shell.
 terminal_settings=
+# The processes that copy between it and the guest.
+terminal_copies=()
 
 # The host's end of a broken port gives an error, which is handled, and not a signal, which would end the script.
 trap : PIPE
@@ -131,20 +133,29 @@ guest_stop() {
 # guest_shell NUMBER: gives the user's terminal to a shell in the guest, until the shell ends, which ends the guest. The
 # terminal passes on every key but Ctrl-], which interrupts this script. guest_terminal_back has to follow in any case.
 guest_shell() {
-    local rows=24 columns=80 keys
+    local rows=0 columns=0
     if [[ -t 0 ]]; then
         read -r rows columns < <(stty size)
         terminal_settings=$(stty -g)
         stty raw -echo isig intr '^]' quit undef susp undef
     fi
+    # Some terminals have no size.
+    ((rows && columns)) || rows=24 columns=80
     printf 'shell %s %s\n' "$rows" "$columns" >&"${guest_in[$1]}"
-    cat <&0 >&"${guest_in[$1]}" &
-    keys=$!
-    cat <&"${guest_out[$1]}" || true
-    { kill "$keys" && wait "$keys"; } 2>/dev/null || true
+    # The end of an input that is no terminal is told to the shell as Ctrl-D, again until it takes notice.
+    cat - <(while sleep 1; do printf '\004'; done) <&0 >&"${guest_in[$1]}" &
+    terminal_copies=($!)
+    cat <&"${guest_out[$1]}" &
+    terminal_copies+=($!)
+    # Signals interrupt this, and would not interrupt a command.
+    wait $! || true
 }
 
+# The terminal may be gone.
 guest_terminal_back() {
-    [[ -z $terminal_settings ]] || stty "$terminal_settings"
+    local pid
+    for pid in "${terminal_copies[@]}"; do { kill "$pid" && wait "$pid"; } 2>/dev/null || true; done
+    terminal_copies=()
+    [[ -z $terminal_settings ]] || stty "$terminal_settings" 2>/dev/null || true
     terminal_settings=
 }

@@ -38,6 +38,8 @@ session_begin() {
 session_finish() {
     local status=$?
     trap - EXIT
+    # A second signal, as when a terminal goes, must not leave half of it.
+    trap '' INT TERM HUP
     guest_terminal_back
     progress_end
     nodes_stop || true

@@ -252,6 +252,10 @@ impl Adaptor {
         self.sharing = self.master.sharing();
         self.incarnation = Incarnation(self.random.next_public());
         self.mesh.reincarnate(now, self.incarnation, &flushed);
+        // That the guest's own windows are gone is no news to it.
+        let version = self.master.windows_version();
+        self.inventory.set_version(version);
+        self.mesh.set_inventory_version(now, version);
         self.events.push_back(Event::Reset(self.incarnation));
         if self.duplicate {
             // News to the driver that begins now.

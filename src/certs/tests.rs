@@ -114,6 +114,9 @@ fn nothing_is_written_over_and_the_authority_never() {
     let changed: Vec<_> = before.iter().filter(|file| !contents(directory).contains(file)).collect();
     let names: Vec<_> = changed.iter().map(|(path, _)| path.file_name().unwrap().to_str().unwrap()).collect();
     assert_eq!(names, ["node-1.key", "node-1.pem", "router.key", "router.pem"]);
+    let file = directory.join("ca.pem");
+    let error = make(&file, &nodes("1"), BusCount::ONE, false).unwrap_err().to_string();
+    assert_eq!(error, format!("{}: not a directory", file.display()));
 }
 
 #[test]

@@ -210,15 +210,23 @@ pub enum ConfigError {
     /// A peer is named twice.
     #[error("peer: node id {0} is given twice")]
     PeerTwice(NodeId),
-    /// A router is told to connect to itself.
-    #[error("router: {0} is this router itself")]
-    RouterIsSelf(SocketAddr),
+    /// A process is told to connect to itself.
+    #[error("{key}: {address} is where this process itself listens")]
+    OwnAddress {
+        /// The key.
+        key: &'static str,
+        /// The address.
+        address: SocketAddr,
+    },
     /// A router is named twice.
     #[error("router: {0} is given twice")]
     RouterTwice(SocketAddr),
     /// Neither side could connect.
     #[error("peer: node {0} has no address, and without listen it can't connect to this node either")]
     PeerUnreachable(NodeId),
+    /// Nobody would know where to connect to.
+    #[error("listen: {0} has no port; give one other than 0, such as 7471")]
+    NoPort(SocketAddr),
     /// An address to which nothing can connect.
     #[error("{key}: {address} is no address to connect to")]
     NotDialable {
@@ -291,12 +299,11 @@ impl Config {
         let allow_plaintext = raw.allow_plaintext.unwrap_or(false);
         let tls = raw.tls.files()?;
         let any_address = any_address(allow_plaintext, tls.as_ref())?;
-        let listen = raw.listen.as_ref().map(|text| parse_address("listen", &text.0)).transpose()?;
-        if let Some(address) = listen {
-            check_plaintext("listen", address, any_address)?;
-        }
+        let listen = raw.listen.as_ref().map(|text| listen_address(text, any_address)).transpose()?;
         let peers = peers(raw, buses.span(), geometry, listen.is_some(), any_address)?;
         let routers = routers(&raw.router, any_address)?;
+        not_own("peer", listen, peers.values().flatten())?;
+        not_own("router", listen, &routers)?;
 
         let millis = Duration::from_millis;
         let deadline = duration("deadline", raw.deadline.as_ref(), millis(500), millis(1), MAX_DEADLINE)?;
@@ -403,6 +410,24 @@ fn parse_address(key: &'static str, text: &str) -> Result<SocketAddr, ConfigErro
         text: text.to_owned(),
         expected: "an IP address and port such as 127.0.0.1:7471 or [::1]:7471 (names are not looked up)",
     })
+}
+
+fn listen_address(Text(text): &Text, any_address: bool) -> Result<SocketAddr, ConfigError> {
+    let address = parse_address("listen", text)?;
+    check_plaintext("listen", address, any_address)?;
+    if address.port() == 0 { Err(ConfigError::NoPort(address)) } else { Ok(address) }
+}
+
+/// That nobody is to be called where this process itself listens.
+fn not_own<'a>(
+    key: &'static str,
+    listen: Option<SocketAddr>,
+    others: impl IntoIterator<Item = &'a SocketAddr>,
+) -> Result<(), ConfigError> {
+    match others.into_iter().find(|&&other| Some(other) == listen) {
+        Some(&address) => Err(ConfigError::OwnAddress { key, address }),
+        None => Ok(()),
+    }
 }
 
 fn parse_congestion(text: &Text) -> Result<String, ConfigError> {

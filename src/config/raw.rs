@@ -52,7 +52,7 @@ impl<'de> Deserialize<'de> for Text {
 }
 
 /// A list that may be written as its only element.
-mod one_or_many {
+pub(super) mod one_or_many {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
     use super::Text;
@@ -63,11 +63,15 @@ mod one_or_many {
         type Value = Vec<Text>;
 
         fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a string, or a list of strings")
+            f.write_str("a string, a whole number, or a list of these")
         }
 
         fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<Text>, E> {
             Ok(vec![Text(text.to_owned())])
+        }
+
+        fn visit_i64<E: de::Error>(self, number: i64) -> Result<Vec<Text>, E> {
+            Ok(vec![Text(number.to_string())])
         }
 
         fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<Vec<Text>, A::Error> {
@@ -85,6 +89,25 @@ mod one_or_many {
             list => list.serialize(serializer),
         }
     }
+}
+
+/// Devices, with an error that says how a list of tables is written.
+fn tables<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<RawDevice>, D::Error> {
+    struct Visitor;
+
+    impl<'de> de::Visitor<'de> for Visitor {
+        type Value = Vec<RawDevice>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a table [[device]] for each device")
+        }
+
+        fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<Vec<RawDevice>, A::Error> {
+            Vec::deserialize(de::value::SeqAccessDeserializer::new(list))
+        }
+    }
+
+    deserializer.deserialize_any(Visitor)
 }
 
 /// What a user can set, as written; what is absent has its default.
@@ -116,12 +139,12 @@ pub struct RawConfig {
 
     /// Another node, and where it listens; without an address it has to connect to this one
     #[arg(long, value_name = "ID[=IP:PORT]")]
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "one_or_many::deserialize", skip_serializing_if = "Vec::is_empty")]
     pub peer: Vec<Text>,
 
     /// A router, which takes traffic to every node that it reaches; can be given several times
     #[arg(long, value_name = "IP:PORT")]
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "one_or_many::deserialize", skip_serializing_if = "Vec::is_empty")]
     pub router: Vec<Text>,
 
     /// Windows in the access space: a power of two, the same at every node [default: 16]
@@ -172,7 +195,7 @@ pub struct RawConfig {
     /// kind=scratchpad,name=NAME[,size=BYTES]; and offset=OFFSET, rights=rw|ro|wo, nodes=all|ID|ID-ID. Can be given several
     /// times
     #[arg(long, value_name = "KEY=VALUE,...")]
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "tables", skip_serializing_if = "Vec::is_empty")]
     pub device: Vec<RawDevice>,
 }
 

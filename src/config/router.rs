@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::net::TlsFiles;
 
 use super::{
-    ConfigError, RawTls, Text, any_address, check_plaintext, keepalive, parse_address, parse_congestion,
-    poll, routers, units,
+    ConfigError, RawTls, Text, any_address, keepalive, listen_address, not_own, parse_congestion, poll,
+    raw::one_or_many, routers, units,
 };
 
 /// The least memory for queues: less holds no window of a flow.
@@ -26,7 +26,7 @@ pub struct RawRouterConfig {
 
     /// Another router to connect to; can be given several times
     #[arg(long, value_name = "IP:PORT")]
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "one_or_many::deserialize", skip_serializing_if = "Vec::is_empty")]
     pub router: Vec<Text>,
 
     /// Memory for packets that wait, in all queues together [default: 256M]
@@ -101,14 +101,11 @@ impl RouterConfig {
     pub fn new(raw: &RawRouterConfig) -> Result<Self, ConfigError> {
         let allow_plaintext = raw.allow_plaintext.unwrap_or(false);
         let listen = raw.listen.as_ref().ok_or(ConfigError::Missing("listen"))?;
-        let listen = parse_address("listen", &listen.0)?;
         let tls = raw.tls.files()?;
         let any_address = any_address(allow_plaintext, tls.as_ref())?;
-        check_plaintext("listen", listen, any_address)?;
+        let listen = listen_address(listen, any_address)?;
         let routers = routers(&raw.router, any_address)?;
-        if routers.contains(&listen) {
-            return Err(ConfigError::RouterIsSelf(listen));
-        }
+        not_own("router", Some(listen), &routers)?;
         Ok(Self {
             listen,
             routers,

@@ -38,7 +38,7 @@ fn defaults_are_as_documented() {
 fn good_values_are_taken() {
     for change in [
         "peer = ['2=[::1]:7472']",
-        "listen = '[::1]:0'",
+        "listen = '[::1]:7471'",
         "listen = '0.0.0.0:7471'\nallow-plaintext = true",
         "peer = ['2=192.168.1.2:7472']\nallow-plaintext = true",
         "peer = ['2=[::ffff:127.0.0.1]:7472']",
@@ -89,7 +89,17 @@ fn each_bad_value_gives_its_line() {
             "peer = ['2=[2001:db8::1]:7471']",
             "peer: [2001:db8::1]:7471 is not a loopback address, and traffic would be neither encrypted nor authenticated; give --tls-cert, --tls-key and --tls-ca, or --allow-plaintext where you trust the network",
         ),
+        ("listen = '[::1]:0'", "listen: [::1]:0 has no port; give one other than 0, such as 7471"),
+        (
+            "listen = '127.0.0.1:7471'\npeer = '2=127.0.0.1:7471'",
+            "peer: 127.0.0.1:7471 is where this process itself listens",
+        ),
+        (
+            "listen = '127.0.0.1:7471'\nrouter = '127.0.0.1:7471'",
+            "router: 127.0.0.1:7471 is where this process itself listens",
+        ),
         ("peer = [1]", "peer: node id 1 is this node itself"),
+        ("peer = 1", "peer: node id 1 is this node itself"),
         ("peer = [2, '2=127.0.0.1:1']", "peer: node id 2 is given twice"),
         ("peer = ['16=127.0.0.1:1']", "peer: node id 16 is not below nodes (16)"),
         ("peer = ['=127.0.0.1:1']", "peer: '' is not a node id from 0 to 255"),
@@ -283,8 +293,9 @@ fn routers_are_configured_in_the_same_way() {
         ("", "listen: missing; give --listen or set it in the configuration file"),
         (
             "listen = '127.0.0.1:7400'\nrouter = ['127.0.0.1:7400']",
-            "router: 127.0.0.1:7400 is this router itself",
+            "router: 127.0.0.1:7400 is where this process itself listens",
         ),
+        ("listen = '127.0.0.1:0'", "listen: 127.0.0.1:0 has no port; give one other than 0, such as 7471"),
         ("listen = '127.0.0.1:7400'\nbuffer = '1M'", "buffer: '1M' is not a size of 8M or more such as 256M"),
         (
             "listen = '127.0.0.1:7400'\nbuffer = 'big'",
@@ -306,13 +317,19 @@ fn file_errors_name_file_and_line() {
     for (text, problem) in [
         ("node-id = 1\nnodez = 2\n", "line 2: unknown field `nodez`, expected one of"),
         ("node-id = [1]\n", "line 1: invalid type: sequence, expected a string or a whole number"),
-        ("socket-path = 1\n", "line 1: invalid type: integer `1`, expected a string, or a list of strings"),
+        (
+            "socket-path = true\n",
+            "line 1: invalid type: boolean `true`, expected a string, a whole number, or a list of these",
+        ),
         (
             "node-id = 1.5\n",
             "line 1: invalid type: floating point `1.5`, expected a string or a whole number",
         ),
         ("\n\nnode-id 1\n", "line 3: "),
-        ("peer = 2\n", "line 1: invalid type: integer `2`, expected a sequence"),
+        (
+            "[device]\nkind = 'memory'\n",
+            "line 1: invalid type: map, expected a table [[device]] for each device",
+        ),
         ("[tls]\ncrt = 'a'\n", "line 2: unknown field `crt`, expected one of"),
         ("allow-plaintext = 'yes'\n", "line 1: invalid type: string \"yes\", expected a boolean"),
     ] {

@@ -59,7 +59,8 @@ impl Memory {
     ) -> Result<Self, Problem> {
         let failed = |error| Problem::File { path: path.to_owned(), error };
         let mut options = OpenOptions::new();
-        options.read(true).write(writable);
+        // Else it would wait here for ever for who writes into a named pipe.
+        options.read(true).write(writable).custom_flags(libc::O_NONBLOCK);
         let file = match options.open(path) {
             Err(error) if error.kind() == ErrorKind::NotFound && !writable => {
                 return Err(Problem::Nothing { path: path.to_owned() });

@@ -115,6 +115,19 @@ fn what_is_no_file_is_refused_with_its_path() {
 }
 
 #[test]
+fn a_named_pipe_is_refused_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pipe");
+    let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: the string lives through the call.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    for writable in [true, false] {
+        let line = refusal(&[description("pipe", Some(&path), SIZE, writable)]);
+        assert_eq!(line, format!("device 'pipe': file: {} is not a regular file", path.display()));
+    }
+}
+
+#[test]
 fn a_file_that_nobody_may_write_is_opened_for_reading_only_and_never_made() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("image");

@@ -57,7 +57,11 @@ impl Claim {
             return Err((Refusal::WrongIdentity, why));
         }
         if looks_for != own.identity().id() {
-            let why = format!("{end} looks for node {looks_for}, this is {}", own.end);
+            let wanted = match looks_for {
+                NodeId(0) => "a router, or node 0".to_owned(),
+                node => format!("node {node}"),
+            };
+            let why = format!("{end} looks for {wanted}, this is {}", own.end);
             return Err((Refusal::WrongIdentity, why));
         }
         if incarnation == own.incarnation {

@@ -1,7 +1,7 @@
 //! One TCP connection and its two buffers.
 //!
-//! Both are bounded: what is to be sent is taken from the core only while the last chunk has gone out, and
-//! a read brings at most one chunk more than the packet that is being put together.
+//! Both are bounded: packets to send are taken from the core only up to [`MOST_AT_ONCE`] bytes, and a read brings at most that much more
+//! than the packet that is being put together.
 
 use std::io;
 use std::net::{Shutdown, TcpStream};

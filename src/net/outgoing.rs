@@ -1,6 +1,7 @@
 //! What a link has to send: headers and short payloads in one buffer, long payloads where they are.
 //!
-//! Invariant: `parts` says in which order the bytes go; the lengths of its short parts add up to what `short` holds from `taken` on.
+//! Invariant: `parts` says in which order the bytes go; the lengths of its short parts add up to what `short` holds from `taken` on; and of
+//! `short` less than half is sent already, so that it does not grow where the socket never takes all.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -91,8 +92,11 @@ impl Outgoing {
                 self.parts.pop_front();
             }
         }
-        if self.is_empty() {
-            self.short.clear();
+        // Moves no more than was sent since the last time.
+        let unsent = self.short.len().saturating_sub(self.taken);
+        if self.taken >= unsent {
+            let taken = self.taken.min(self.short.len());
+            self.short.drain(..taken);
             self.taken = 0;
         }
     }
@@ -155,6 +159,20 @@ mod tests {
             assert_eq!(outgoing.len(), expected.len());
             assert_eq!(drained(outgoing, at_once), expected);
         }
+    }
+
+    #[test]
+    fn memory_is_bounded_where_it_is_never_empty() {
+        let mut outgoing = Outgoing::default();
+        // A socket that takes less than what is put in, as the first thing of all that it does.
+        for _ in 0..1000 {
+            while outgoing.len() < 256 << 10 {
+                outgoing.put(&[1; 64]);
+            }
+            outgoing.advance(100 << 10);
+            assert!(outgoing.short.len() <= 1 << 20, "{} bytes are kept", outgoing.short.len());
+        }
+        assert_eq!(drained(outgoing, usize::MAX).len(), 156 << 10);
     }
 
     #[test]

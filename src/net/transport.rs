@@ -18,7 +18,7 @@ use crate::poller::Interest;
 
 /// The most bytes of a handshake that are read: chains of certificates are a tenth of it.
 pub const MAX_HANDSHAKE: usize = 32 << 10;
-/// The most bytes that TLS keeps for the socket: what a link gathers, which is a chunk and one packet.
+/// The most bytes that TLS keeps for the socket. What a link has gathered beyond that waits there.
 const MAX_SENDABLE: usize = 2 * CHUNK;
 /// The content types of TLS records; no packet of the mesh begins with one of them.
 const TLS_RECORDS: core::ops::RangeInclusive<u8> = 0x14..=0x17;

@@ -82,7 +82,7 @@ pub fn run(config: &Config, credentials: Option<Credentials>) -> Result<(), Star
 }
 
 impl Local {
-    /// Takes the guest's socket; bus 0 has the devices that the process hosts.
+    /// Takes the guest's socket. Bus 0 has the windows of the devices that the process hosts; the devices themselves are still to be made.
     fn start(config: &Config, poller: &Rc<Poller>, number: u64, node: NodeId) -> Result<Self, StartError> {
         let mut adaptor = Adaptor::new(core_settings(config, node, random_seed()?));
         adaptor.set_queue_poll(config.queue_poll);
@@ -99,11 +99,10 @@ impl Local {
             1 => "".into(),
             _ => format!("bus {number} (node {node}): ").into(),
         };
-        // Last of those that can fail because of somebody else, since these leave something in the file system.
         let token = Token(BUSES.0 | number << BUS_TOKENS);
         let path = config.socket_paths.get(position);
         let bus = Bus::new(path.map(PathBuf::as_path), config.geometry, poller, token, &label)?;
-        Ok(Self { adaptor, bus, devices: Devices::open(hosted)?, label })
+        Ok(Self { adaptor, bus, devices: Devices::default(), label })
     }
 
     fn handle_report(&mut self, now: Instant, report: Report) {
@@ -161,6 +160,10 @@ impl Node {
         let mut locals = Vec::new();
         for (number, node) in (0u64..).zip(config.buses.nodes()) {
             locals.push(Local::start(config, poller, number, node)?);
+        }
+        // Last of what can fail: files that were made are not undone after that.
+        if let Some(first) = locals.first_mut() {
+            first.devices = Devices::open(&config.devices)?;
         }
         backplane::join(now, &mut locals.iter_mut().map(|local| &mut local.adaptor).collect::<Vec<_>>());
         log_start(config, incarnation);

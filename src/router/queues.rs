@@ -10,11 +10,12 @@ use bytes::Bytes;
 
 use crate::adaptor::address::NodeId;
 use crate::adaptor::channel::{Channel, Origin, PerChannel, Turns};
+use crate::adaptor::mesh::limits::Window;
 use crate::adaptor::mesh::packet::{HEADER_LEN, MAX_PAYLOAD};
 
-/// The most bytes that wait of one flow on one link: two windows, of requests and of answers to the other side's, with headers, and as
+/// The most bytes that wait of one flow on one link, in windows of its channel: two, of requests and of answers to the other side's, with headers, and as
 /// much again for what was sent twice. So honest flows never lose by it.
-const FLOW_BYTES: usize = 6 << 20;
+const FLOW_WINDOWS: usize = 6;
 /// What a source may send in one turn: at least the largest packet.
 const QUANTUM: usize = HEADER_LEN + MAX_PAYLOAD;
 /// What a packet takes besides its bytes.
@@ -143,7 +144,8 @@ impl Queues {
     pub fn is_flow_full(&self, origin: Origin, destination: NodeId, len: usize) -> bool {
         let source = self.channels.get(origin.channel).sources.get(&origin.node);
         let held = source.and_then(|source| source.flows.get(&destination)).map_or(0, |flow| flow.bytes);
-        held.saturating_add(cost(len)) > FLOW_BYTES
+        held.saturating_add(cost(len))
+            > Window::default().of(origin.channel).bytes.saturating_mul(FLOW_WINDOWS)
     }
 
     /// Drops some packets of an origin, the newest of its longest flows. Returns how many.
@@ -310,11 +312,16 @@ mod tests {
     fn a_flow_holds_two_windows_and_as_much_again() {
         let mut budget = Budget::new(256 << 20);
         let mut queues = Queues::default();
-        let mut count = 0;
-        while queues.push(&mut budget, small(1), NodeId(2), packet(1, 2, HEADER_LEN + (1 << 20) / 256)) {
-            count += 1;
+        for channel in Channel::ALL {
+            let origin = Origin { channel, ..small(1) };
+            let Window { requests, bytes } = Window::default().of(channel);
+            let len = HEADER_LEN + bytes / requests;
+            let mut count = 0;
+            while queues.push(&mut budget, origin, NodeId(2), packet(1, 2, len)) {
+                count += 1;
+            }
+            assert!((4 * requests..6 * requests).contains(&count), "{count} of {channel:?}");
         }
-        assert!((1024..1536).contains(&count), "{count}");
         assert!(queues.push(&mut budget, small(1), NodeId(3), packet(1, 3, 64)));
         queues.clear(&mut budget);
         assert!(queues.is_empty() && budget.used() == 0);

@@ -1,7 +1,8 @@
 //! Buffers for long reads of guest memory, used again when nobody holds what was read into them.
 //!
-//! What is read for another node is held until it is sent, and soon not any more. New memory each time would have to be cleared first, which
-//! costs a good part of the copy itself.
+//! What is read for another node is held until it has acknowledged it, and soon not any more. New memory each time would have to be cleared first, which
+//! costs a good part of the copy itself. A peer that acknowledges nothing keeps what it was sent, in buffers that may be far longer; so these
+//! are few, and all else has memory of its own length.
 
 use std::collections::VecDeque;
 
@@ -10,9 +11,9 @@ use bytes::{Bytes, BytesMut};
 use crate::adaptor::mesh::packet::MAX_PAYLOAD;
 
 /// Shorter reads get memory of their own.
-const SHORTEST: usize = 4 << 10;
-/// Buffers that are kept, of [`MAX_PAYLOAD`] bytes each.
-const MOST: usize = 32;
+const SHORTEST: usize = 32 << 10;
+/// Buffers that there are, of [`MAX_PAYLOAD`] bytes each.
+const MOST: usize = 64;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -27,29 +28,26 @@ impl Buffers {
     /// # Errors
     /// Those of `fill`.
     pub fn read<E>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<Bytes, E> {
-        if !(SHORTEST..=MAX_PAYLOAD).contains(&len) {
+        let buffer = if (SHORTEST..=MAX_PAYLOAD).contains(&len) { self.take() } else { None };
+        let Some(mut buffer) = buffer else {
             let mut bytes = vec![0; len];
             fill(&mut bytes)?;
             return Ok(bytes.into());
-        }
-        let mut buffer = self.take();
+        };
         let result = fill(buffer.get_mut(..len).unwrap_or_default());
         let whole = buffer.freeze();
         let bytes = whole.slice(..len);
-        if self.used.len() < MOST {
-            self.used.push_back(whole);
-        }
+        self.used.push_back(whole);
         result.map(|()| bytes)
     }
 
-    /// The buffer that has been in use for longest, if nobody holds it any more, or a new one.
-    fn take(&mut self) -> BytesMut {
-        if let Some(oldest) = self.used.pop_front_if(|oldest| oldest.is_unique())
-            && let Ok(buffer) = oldest.try_into_mut()
-        {
-            return buffer;
-        }
-        BytesMut::zeroed(MAX_PAYLOAD)
+    /// The buffer that was used last, if nobody holds it any more: it is the one that is in the processor's cache. Or that which has been in use
+    /// for longest, or a new one; `None` where there are enough.
+    fn take(&mut self) -> Option<BytesMut> {
+        let is_free = |bytes: &mut Bytes| bytes.is_unique();
+        let free = self.used.pop_back_if(is_free).or_else(|| self.used.pop_front_if(is_free));
+        let free = free.and_then(|bytes| bytes.try_into_mut().ok());
+        free.or_else(|| (self.used.len() < MOST).then(|| BytesMut::zeroed(MAX_PAYLOAD)))
     }
 }
 
@@ -85,6 +83,10 @@ mod tests {
         let held: Vec<_> = (0..=255).map(|value| read(&mut buffers, SHORTEST, value)).collect();
         assert!(held.iter().zip(0..=255).all(|(bytes, value)| bytes.iter().all(|&byte| byte == value)));
         assert_eq!(buffers.used.len(), MOST);
+        // A peer that takes no answers has the others held in what they need, not in whole buffers.
+        let kept: usize =
+            held.into_iter().skip(MOST).map(|bytes| bytes.try_into_mut().unwrap().capacity()).sum();
+        assert!(kept <= (256 - MOST) * SHORTEST, "{kept} bytes");
     }
 
     #[test]

@@ -35,14 +35,7 @@ impl Poster {
     fn new(mut guest: Guest) -> Self {
         let key = guest.register_memory(BASE, LEN, DOMAIN);
         let completions = ENTRIES * SUBMISSION_SIZE + HEAD_SIZE;
-        let fields = [
-            (0x18, completions),
-            (0x20, u64::from(ENTRIES.ilog2()) << 32),
-            (0x30, u64::from(key) << 32 | u64::from(DOMAIN)),
-        ];
-        let (status, number) = guest.command(6, &fields);
-        assert_eq!(status, 0);
-        let number = u32::try_from(number).unwrap();
+        let number = guest.create_queue(key, DOMAIN, (0, completions), ENTRIES as u32);
         Self { guest, key, number, queue: Queue::new(BASE, BASE + completions, ENTRIES as u32) }
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use vfio_bindings::bindings::vfio;
 use vfio_user::Client;
 use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileMemory};
@@ -50,7 +50,7 @@ const IO_WINDOW: u64 = 64 << 10;
 /// The size of each part of the region for I/O, with 16 nodes.
 const IO_PART: u64 = 16 * IO_WINDOW;
 /// How much memory a guest has, from address 0, where nothing else is said.
-const MEMORY: u64 = 16 << 20;
+pub const MEMORY: u64 = 16 << 20;
 const DESCRIPTOR: u64 = 0x1000;
 const LIST: u64 = 0x2000;
 
@@ -130,10 +130,10 @@ impl<B: Bus> Guest<B> {
     /// A guest with so much memory, attached by `client`: maps the memory and switches the function on.
     pub fn over(mut client: B, memory: u64) -> Self {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = File::from(rustix::fs::memfd_create("guest", flags).unwrap());
+        let file = File::from(memfd_create("guest", flags).unwrap());
         file.set_len(memory).unwrap();
-        // As QEMU does with its own.
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
+        // As QEMU does.
+        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
         client.map(0, memory, &file);
         let len = usize::try_from(memory).unwrap();
         let ranges = [(GuestAddress(0), len, Some(FileOffset::new(file, 0)))];
@@ -223,36 +223,20 @@ impl<B: Bus> Guest<B> {
 
     /// Exports `len` bytes of memory at `address` to every node; gives the offset in this node's window.
     pub fn export(&mut self, address: u64, len: u64, rights: u32) -> u64 {
-        self.cookie += 1;
+        self.write_list(address, len);
+        let nodes = [0x40, 0x48, 0x50, 0x58].map(|at| (at, u64::MAX));
+        let fields = [(0x10, u64::MAX), (0x18, len), (0x20, u64::from(rights) | 1 << 32), (0x28, LIST)];
+        let (status, offset) = self.command(1, &[&fields[..], &nodes].concat());
+        assert_eq!(status, 0);
+        offset
+    }
+
+    /// Writes a list of one run for a command, at [`LIST`].
+    fn write_list(&self, address: u64, len: u64) {
         let mut list = [0; 4096];
         list[..8].copy_from_slice(&address.to_le_bytes());
         list[8..16].copy_from_slice(&len.to_le_bytes());
         self.memory.write_slice(&list, GuestAddress(LIST)).unwrap();
-        let mut descriptor = [0; 128];
-        for (at, word) in [
-            (0x00, u32::from_le_bytes(*b"ARDC")),
-            (0x04, self.cookie),
-            (0x08, 1),
-            (0x10, u32::MAX),
-            (0x14, u32::MAX),
-            (0x18, u32::try_from(len).unwrap()),
-            (0x20, rights),
-            (0x24, 1),
-            (0x28, u32::try_from(LIST).unwrap()),
-        ] {
-            descriptor[at..at + 4].copy_from_slice(&word.to_le_bytes());
-        }
-        descriptor[0x40..0x60].fill(0xff);
-        self.memory.write_slice(&descriptor, GuestAddress(DESCRIPTOR)).unwrap();
-        self.set_register(COMMAND_ADDRESS, DESCRIPTOR, 8);
-        self.set_register(COMMAND_COOKIE, self.cookie.into(), 4);
-        self.set_register(COMMAND, 1, 4);
-        let begin = Instant::now();
-        while self.register(COMMAND_STATUS) == 1 {
-            assert!(begin.elapsed() < PATIENCE, "the command does not end");
-        }
-        assert_eq!(self.register(COMMAND_STATUS), 0);
-        self.wide_register(COMMAND_RESULT)
     }
 
     /// Gives a command with these fields of 8 bytes in its descriptor, and returns its status and its result.
@@ -280,14 +264,30 @@ impl<B: Bus> Guest<B> {
 
     /// Registers `len` bytes of memory at `address` for the DMA engine.
     pub fn register_memory(&mut self, address: u64, len: u64, domain: u32) -> u32 {
-        let mut list = [0; 4096];
-        list[..8].copy_from_slice(&address.to_le_bytes());
-        list[8..16].copy_from_slice(&len.to_le_bytes());
-        self.memory.write_slice(&list, GuestAddress(LIST)).unwrap();
+        self.write_list(address, len);
         let fields = [(0x18, len), (0x20, 3 | 1 << 32), (0x28, LIST), (0x30, domain.into())];
         let (status, key) = self.command(4, &fields);
         assert_eq!(status, 0);
         u32::try_from(key).unwrap()
+    }
+
+    /// Makes a queue of `entries` whose submissions and completions are at these offsets of registered memory; gives its number.
+    pub fn create_queue(
+        &mut self,
+        key: u32,
+        domain: u32,
+        (submissions, completions): (u64, u64),
+        entries: u32,
+    ) -> u32 {
+        let fields = [
+            (0x10, submissions),
+            (0x18, completions),
+            (0x20, u64::from(entries.ilog2()) << 32),
+            (0x30, u64::from(key) << 32 | u64::from(domain)),
+        ];
+        let (status, number) = self.command(6, &fields);
+        assert_eq!(status, 0);
+        u32::try_from(number).unwrap()
     }
 
     /// Writes to a queue's doorbell page.

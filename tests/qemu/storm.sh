@@ -15,7 +15,7 @@ mark=
 storm_begins() {
     storm_from=$1
     new_mark && in_guest "$1" 10 \
-        "hold storm sh -c 'while :; do ardma copy /tmp/storm $2:$STORM_OFFSET --retries 0; done >/dev/null 2>&1'"
+        "hold storm sh -c 'while :; do ardma copy --pio /tmp/storm $2:$STORM_OFFSET --retries 0; done >/dev/null 2>&1'"
 }
 
 # Lets the storm have another mark.

@@ -5,8 +5,9 @@ use std::time::Duration;
 use assured_rdma::adaptor::address::NodeId;
 use assured_rdma::adaptor::buses::{Buses, Span};
 use assured_rdma::adaptor::event::Event;
+use assured_rdma::adaptor::memory::{Home, Segment, Source};
 use assured_rdma::adaptor::status::{Class, Code};
-use assured_rdma::adaptor::transaction::{RequestKind, TransactionId};
+use assured_rdma::adaptor::transaction::{Payload, RequestKind, TransactionId};
 use bytes::Bytes;
 
 use crate::network::{Faults, Station};
@@ -195,6 +196,55 @@ fn a_reset_of_one_bus_under_load_is_seen_by_all_and_touches_no_other() {
         let lost =
             |event: &(NodeId, Event)| matches!(event, (A, Event::LinkDown(C)) | (C, Event::LinkDown(A)));
         assert!(!world.events.iter().any(lost), "the others' sessions go on");
+    }
+}
+
+/// What every node is to transfer to every other: a block of its own memory that nobody else can reach, into a block for each.
+fn transfer(world: &mut World, pairs: &[(NodeId, NodeId)], first: u64) {
+    const FROM: u64 = 0x4000;
+    for node in [A, B, C] {
+        world.memory(node)[FROM as usize..FROM as usize + 4096].fill(node.0);
+    }
+    for (id, &(from, to)) in (first..).zip(pairs) {
+        let segments = vec![Segment { address: FROM, len: 4096 }];
+        let source = Source { home: Home::Guest, segments, len: 4096 };
+        let kind = RequestKind::Write(Payload::Memory(source));
+        world.bulk(from, to, 0x1000 * u64::from(from.0), TransactionId(id), kind);
+    }
+}
+
+#[test]
+fn a_transfer_brings_the_memory_of_its_own_bus_and_ends_with_a_reset_of_either() {
+    let pairs = [(A, B), (C, B), (B, A), (B, C), (A, C), (C, A)];
+    let mut world = linked();
+    transfer(&mut world, &pairs, 1);
+    assert!(world.run_until(DEADLINE, |world| world.ends.len() == pairs.len()));
+    assert!(world.ends.iter().all(|(_, end)| end.code.is_ok()), "{:?}", world.ends);
+    for (from, to) in pairs {
+        let at = (EXPORTED + 0x1000 * u64::from(from.0)) as usize;
+        assert!(world.memory(to)[at..at + 4096].iter().all(|&byte| byte == from.0), "from {from} to {to}");
+        world.memory(to)[at..at + 4096].fill(0);
+    }
+    // All of it is under way when one bus is reset.
+    for (round, reset) in (1..).zip([A, B, C]) {
+        world.ends.clear();
+        world.pause(A, Duration::from_millis(1));
+        transfer(&mut world, &pairs, 100 * round);
+        world.reset(reset);
+        let erased = world.memory(reset).to_vec();
+        world.run_for(2 * DEADLINE);
+        assert_eq!(world.memory(reset), erased, "nothing lands after the reset of {reset}");
+        for (id, (from, to)) in (100 * round..).zip(pairs) {
+            let ends = world.ends.iter().filter(|(_, end)| end.id.0 == id);
+            let codes: Vec<_> = ends.map(|(_, end)| end.code).collect();
+            if from == reset {
+                assert_eq!(codes, [], "whoever began it is gone");
+            } else {
+                assert_eq!(codes.len(), 1, "from {from} to {to}");
+                assert_eq!(codes[0].is_ok(), to != reset, "from {from} to {to}: {}", codes[0]);
+            }
+        }
+        world.export(reset, 0b11, u64::MAX);
     }
 }
 

@@ -85,6 +85,18 @@ fn another_life_of_a_node_has_another_inventory() {
 }
 
 #[test]
+fn a_node_that_was_reset_begins_without_news() {
+    let mut world = World::new(8, 2);
+    assert!(world.run_until(SOON, |world| count(world, A, B) == 2 && count(world, A, A) == 2));
+    clear_events(&mut world, A);
+    world.reset(A);
+    assert_eq!(world.register(A, 0x30) & 0xffff_ffff, 0, "as the specification has it");
+    world.set_register(A, 0x38, 1);
+    assert_eq!(world.register(A, 0x30) & 0xffff_ffff, 0);
+    assert_eq!(count(&mut world, A, A), 1);
+}
+
+#[test]
 fn changes_that_come_fast_end_with_the_last_one() {
     let mut world = World::new(9, 2);
     world.unexport(B);

@@ -19,6 +19,8 @@ pub const ADDRESS_IO: u64 = 1 << 56;
 pub const ADDRESS_ASSURANCE: u64 = 1 << 57;
 /// Bit of an mmap offset that, with [`ADDRESS_ASSURANCE`], selects its peek alias.
 pub const ADDRESS_PEEK: u64 = 1 << 58;
+/// Bit of an mmap offset that says that it is a queue's doorbell page, as the module gave it.
+pub const ADDRESS_DOORBELL: u64 = 1 << 59;
 /// Lowest bit of the node field of an mmap offset.
 pub const ADDRESS_NODE_SHIFT: u32 = 48;
 
@@ -67,6 +69,10 @@ pub const NODE_SELF: u32 = 1 << 3;
 pub const RIGHT_READ: u32 = 1 << 0;
 /// Right: other nodes may write.
 pub const RIGHT_WRITE: u32 = 1 << 1;
+/// Right: other nodes may do atomics; not in the I/O space.
+pub const RIGHT_ATOMIC: u32 = 1 << 4;
+/// No right: the window may lie beyond the window size, where only DMA engines reach it.
+pub const RIGHT_BEYOND: u32 = 1 << 5;
 
 /// `Export::space`: memory.
 pub const SPACE_MEMORY: u32 = 0;
@@ -102,6 +108,8 @@ pub const WINDOW_ORPHAN: u32 = 1 << 2;
 pub const WINDOW_IO: u32 = 1 << 3;
 /// `Window::flags`: it is of another PCI function.
 pub const WINDOW_BAR: u32 = 1 << 4;
+/// `Window::flags`: it is of registered memory.
+pub const WINDOW_KEY: u32 = 1 << 5;
 
 /// Which way the argument of a call goes, as `_IOC` counts it.
 const NONE: u32 = 0;
@@ -162,6 +170,8 @@ macro_rules! arguments {
         }
     };
 }
+
+pub mod engine;
 
 arguments! {
     /// The adaptor and this node.
@@ -463,8 +473,8 @@ pub const RESET: libc::Ioctl = request(NONE, 0x07, 0);
 ///
 /// # Safety
 /// For [`Export`] the described memory may from now on be written by other nodes at any time, until
-/// the window is gone: it must not be reachable by Rust references then. Other calls have no
-/// condition.
+/// the window is gone: it must not be reachable by Rust references then. The same holds for [`engine::Register`]
+/// and the engine, and for the rings of [`engine::CreateQueue`]. Other calls have no condition.
 pub unsafe fn call<T: Argument>(device: BorrowedFd<'_>, argument: &mut T) -> io::Result<()> {
     // SAFETY: the caller's contract.
     unsafe { call_number(device, argument) }.map(drop)

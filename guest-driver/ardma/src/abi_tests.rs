@@ -46,6 +46,7 @@ fn c_constants(text: &str) -> BTreeMap<String, u64> {
     for line in text.lines() {
         let Some(rest) = line.strip_prefix("#define ") else { continue };
         let Some((name, value)) = rest.split_once([' ', '\t']) else { continue };
+        let bits = if value.contains("ULL") { 64 } else { 32 };
         let value = value
             .split("/*")
             .next()
@@ -59,7 +60,7 @@ fn c_constants(text: &str) -> BTreeMap<String, u64> {
         };
         let value = match value.split_once(" << ") {
             Some(("1", bit)) => number(bit).map(|bit| 1 << bit),
-            _ if value == "~0" => Some(u64::MAX),
+            _ if value == "~0" => Some(u64::MAX >> (64 - bits)),
             _ => number(&value),
         };
         if let Some(value) = value {
@@ -81,10 +82,16 @@ fn snake_case(name: &str) -> String {
     snake
 }
 
+fn all_layouts() -> Vec<(&'static str, Vec<Field>, libc::Ioctl, usize)> {
+    let mut layouts = layouts();
+    layouts.extend(engine::layouts());
+    layouts
+}
+
 #[test]
 fn structures_and_call_numbers_are_those_of_the_header() {
     let text = header("include/uapi/assured_rdma.h");
-    let layouts = layouts();
+    let layouts = all_layouts();
     for (name, fields, request, size) in &layouts {
         let c_name = snake_case(name);
         assert_eq!(fields, &c_fields(&text, &c_name), "struct ardma_{c_name}");
@@ -124,7 +131,7 @@ fn messages_are_those_of_the_header() {
 
 #[test]
 fn sizes_are_the_same_for_32_bit_and_64_bit_programs() {
-    let sizes: Vec<_> = layouts().into_iter().map(|(name, _, _, size)| (name, size)).collect();
+    let sizes: Vec<_> = all_layouts().into_iter().map(|(name, _, _, size)| (name, size)).collect();
     let expected = [
         ("Info", 216),
         ("Node", 24),
@@ -141,6 +148,11 @@ fn sizes_are_the_same_for_32_bit_and_64_bit_programs() {
         ("Failed", 16),
         ("Spaces", 64),
         ("ReadAhead", 40),
+        ("Register", 32),
+        ("Deregister", 8),
+        ("CreateQueue", 48),
+        ("DestroyQueue", 8),
+        ("ExportKey", 96),
     ];
     assert_eq!(sizes, expected);
 }
@@ -191,6 +203,13 @@ fn constants_are_those_of_the_header() {
         ("ARDMA_WINDOW_ORPHAN", WINDOW_ORPHAN.into()),
         ("ARDMA_LISTEN_MASKED", LISTEN_MASKED.into()),
         ("ARDMA_WINDOW_BAR", WINDOW_BAR.into()),
+        ("ARDMA_WINDOW_KEY", WINDOW_KEY.into()),
+        ("ARDMA_RIGHT_ATOMIC", RIGHT_ATOMIC.into()),
+        ("ARDMA_ADDR_DOORBELL", ADDRESS_DOORBELL),
+        ("ARDMA_LOCAL_READ", engine::LOCAL_READ.into()),
+        ("ARDMA_LOCAL_WRITE", engine::LOCAL_WRITE.into()),
+        ("ARDMA_RIGHT_BEYOND", RIGHT_BEYOND.into()),
+        ("ARDMA_NO_EVENTFD", engine::NO_EVENTFD.into()),
         ("ARDMA_WINDOW_IO", WINDOW_IO.into()),
     ];
     for (name, value) in own {

@@ -7,6 +7,8 @@ use crate::export::{Export, ExportOptions};
 use crate::mapping::Memory;
 use crate::message::{Doorbells, ListenOptions, Listener};
 use crate::place::Place;
+use crate::queue::{Queue, QueueOptions};
+use crate::registered::{LocalRights, Registered};
 use crate::remote::RemoteWindow;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -201,6 +203,41 @@ impl Adaptor {
         BarExport::new(Arc::clone(&self.file), self.info.node, bar, options)
     }
 
+    /// Lets the DMA engine reach memory, until the last handle of it goes.
+    ///
+    /// # Errors
+    /// [`Error::Call`], which says what was wrong.
+    pub fn register(&self, memory: Memory, rights: LocalRights) -> Result<Registered, Error> {
+        Registered::new(Arc::clone(&self.file), self.info.node, memory, rights)
+    }
+
+    /// The same for memory of the caller's own, of any size and alignment.
+    ///
+    /// # Errors
+    /// As [`Adaptor::register`].
+    ///
+    /// # Safety
+    /// Until [`Registered::end`] has returned without an error, or the last handle has gone, the memory stays mapped, and
+    /// no Rust reference reaches what the engine or another node may write.
+    pub unsafe fn register_foreign(
+        &self,
+        address: *mut u8,
+        length: usize,
+        rights: LocalRights,
+    ) -> Result<Registered, Error> {
+        let (file, address) = (Arc::clone(&self.file), address.expose_provenance() as u64);
+        // SAFETY: the caller's contract.
+        unsafe { Registered::raw(file, self.info.node, address, length as u64, rights, None) }
+    }
+
+    /// Makes a queue, which connects this program with the DMA engine.
+    ///
+    /// # Errors
+    /// [`Error::Call`], which says what was wrong; [`Error::Outside`] where the number of entries is not as described.
+    pub fn connect(&self, options: &QueueOptions) -> Result<Queue, Error> {
+        Queue::new(self, options)
+    }
+
     /// Maps `length` bytes of another node's window, for access and for checks.
     ///
     /// # Errors
@@ -288,6 +325,25 @@ impl Adaptor {
                 source => Err(Error::call(CallKind::Events, "waiting for events", source)),
             },
         }
+    }
+
+    /// Waits until a link changes, at most for `time`. It takes the events that there are.
+    ///
+    /// # Errors
+    /// As [`Adaptor::events`] and [`Adaptor::wait`].
+    pub fn await_link_change(&self, time: Duration) -> Result<(), Error> {
+        if time.is_zero() {
+            return Ok(());
+        }
+        // Old events would end the wait at once.
+        self.events()?;
+        let start = std::time::Instant::now();
+        while let Some(left) = time.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
+            if self.wait(left)? && self.events()? & abi::EVENT_LINK != 0 {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Resets the adaptor. The windows of all programs are lost, and so are logged errors.

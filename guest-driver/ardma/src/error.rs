@@ -1,9 +1,11 @@
 //! What can go wrong, in words that say what to do about it.
 
 use crate::place::{ParseError, Place, Space};
-use crate::status::{Direction, Status};
+use crate::queue::Opcode;
+use crate::status::{Code, Direction, Status};
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// An error of this library.
 #[derive(Debug, thiserror::Error)]
@@ -110,9 +112,74 @@ pub enum Error {
         /// Bytes of it.
         length: u64,
     },
+    /// An operation of the DMA engine failed.
+    #[error("{} of {length} bytes at {place} failed{}: {}", opcode_name(*opcode), partly(*done), worse(*status))]
+    Operation {
+        /// What it was.
+        opcode: Opcode,
+        /// Where in another node's memory.
+        place: Place,
+        /// Bytes that it was to move.
+        length: u64,
+        /// Bytes that it had moved, at least.
+        done: u64,
+        /// What its completion says.
+        status: Status,
+    },
+    /// No entry of the rings is free.
+    #[error("the queue has {entries} operations under way, and no more room: take completions first")]
+    QueueFull {
+        /// Entries that it has.
+        entries: u32,
+    },
+    /// The adaptor was reset, and its queues are gone.
+    #[error(
+        "the queue is lost, since this node's adaptor was reset: the outcome of {under_way} operations is unknown"
+    )]
+    QueueLost {
+        /// Operations whose completion had not been taken.
+        under_way: usize,
+    },
+    /// No completion came.
+    #[error("no completion came in {time:?}, and {under_way} operations are under way")]
+    QueueSlow {
+        /// Operations under way.
+        under_way: usize,
+        /// How long was waited.
+        time: Duration,
+    },
+    /// The engine reaches memory only.
+    #[error("{place} is in the I/O space, where the DMA engine does not reach")]
+    NotMemory {
+        /// The place.
+        place: Place,
+    },
+    /// A file could not be read or written.
+    #[error("cannot read or write the file: {0}")]
+    File(io::Error),
     /// A text that names a size, an offset, a node or a place is malformed.
     #[error(transparent)]
     Parse(#[from] ParseError),
+}
+
+fn opcode_name(opcode: Opcode) -> &'static str {
+    match opcode {
+        Opcode::Write => "write",
+        Opcode::Read => "read",
+        Opcode::WriteMessage => "write with message",
+        Opcode::FetchAdd => "fetch-and-add",
+        Opcode::CompareSwap => "compare-and-swap",
+        Opcode::Fence => "fence",
+    }
+}
+
+fn partly(done: u64) -> String {
+    if done == 0 { String::new() } else { format!(" after {done} bytes") }
+}
+
+/// The code of a status that has one.
+fn worse(status: Status) -> Code {
+    if status.write().is_ok() { status.read() } else { status.write() }
 }
 
 impl Error {
@@ -150,13 +217,17 @@ pub(crate) enum CallKind {
     Reset,
     Map,
     Listen,
+    Register,
+    Deregister,
+    Queue,
+    ExportKey,
 }
 
 impl CallKind {
     fn explain(self, errno: Option<i32>) -> &'static str {
         use CallKind::{
-            Export, ExportBar, Failed, Inventory, Listen, Map, Node, OverflowAck, Range, ReadAhead, Reset,
-            Spaces, Unexport, UnexportBar,
+            Deregister, Export, ExportBar, ExportKey, Failed, Inventory, Listen, Map, Node, OverflowAck,
+            Queue, Range, ReadAhead, Register, Reset, Spaces, Unexport, UnexportBar,
         };
         match (self, errno.unwrap_or(0)) {
             (_, libc::ENODEV) => "the adaptor was removed",
@@ -167,7 +238,7 @@ impl CallKind {
                 "in the I/O space offset and size must be multiples of 4096, between 0x1000 and 0x10000, with at least one right and one node"
             }
             (Export(_), libc::EINVAL) => {
-                "the offset must be a multiple of 4096, the size above 0 and at most the window size, with at least one right and one node"
+                "the offset must be a multiple of 4096, the size above 0 and at most the window size (ardma export --beyond has no such limit), with at least one right and one node"
             }
             (Export(_), libc::ENOMEM) => "more memory than may be locked (ulimit -l), or than there is",
             (ExportBar, libc::EPERM) => "only root may, and no one where the kernel is locked down",
@@ -187,6 +258,30 @@ impl CallKind {
             (Export(_), libc::ENXIO) => "the memory is not where the adaptor can reach it",
             (Export(_), libc::EFAULT) => {
                 "the memory is not mapped, or not with the access that the rights need"
+            }
+            (Register, libc::EINVAL) => "give at least one byte and one right",
+            (Register, libc::ENOMEM) => "more memory than may be locked (ulimit -l), or than there is",
+            (Register, libc::EFAULT) => {
+                "the memory is not mapped, or not with the access that the rights need"
+            }
+            (Register, libc::ENOBUFS) => "more keys, or scattered pieces of memory, than the adaptor holds",
+            (Register | ExportKey, libc::ENXIO) => "the memory is not where the adaptor can reach it",
+            (Register | Queue, libc::EOPNOTSUPP) => {
+                "the adaptor has no DMA engine, or does not share this guest's memory: QEMU needs memory-backend-memfd,share=on (see dmesg)"
+            }
+            (Deregister, libc::EBUSY) => "a queue has its rings there, or it is exported",
+            (Deregister | Queue | ExportKey, libc::ENOENT) => "this program has no such key",
+            (Deregister | Queue | ExportKey, libc::ESTALE) => "a reset of the adaptor had already ended it",
+            (Queue, libc::ENOBUFS) => "the adaptor has no queue left",
+            (ExportKey, libc::EACCES) => "the memory was registered to be read only",
+            (ExportKey, libc::EINVAL) => {
+                "the offset must be a multiple of 4096, the size above 0 and inside the memory and the window, with at least one right and one node"
+            }
+            (ExportKey, libc::ENOSPC) => {
+                "it overlaps another window, or no gap is large enough (see ardma info)"
+            }
+            (ExportKey, libc::ENOBUFS) => {
+                "more windows, or scattered pieces of memory, than the adaptor holds"
             }
             (Unexport | UnexportBar, libc::ENOENT) => "no window of this program begins there",
             (Unexport, libc::ESTALE) => "a reset of the adaptor had already removed it",

@@ -20,6 +20,10 @@ pub struct ExportOptions {
     pub read: bool,
     /// Whether other nodes may write it.
     pub write: bool,
+    /// Whether other nodes may do atomics on it; not in the I/O space.
+    pub atomic: bool,
+    /// Whether it may lie beyond the window size, where only DMA engines reach it.
+    pub beyond: bool,
     /// Which nodes may.
     pub nodes: Nodes,
     /// By which these find it in their lists.
@@ -27,13 +31,15 @@ pub struct ExportOptions {
 }
 
 impl Default for ExportOptions {
-    /// All nodes may read and write; it is in the memory space, has no name, and the adaptor chooses the offset.
+    /// All nodes may read and write, but do no atomics; it is in the memory space, has no name, and the adaptor chooses the offset.
     fn default() -> Self {
         Self {
             space: Space::Memory,
             offset: None,
             read: true,
             write: true,
+            atomic: false,
+            beyond: false,
             nodes: Nodes::ALL,
             name: Name::NONE,
         }
@@ -44,7 +50,10 @@ impl ExportOptions {
     /// What is granted, as the module takes it.
     pub(crate) fn rights(&self) -> u32 {
         let right = |granted, bit| if granted { bit } else { 0 };
-        right(self.read, abi::RIGHT_READ) | right(self.write, abi::RIGHT_WRITE)
+        right(self.read, abi::RIGHT_READ)
+            | right(self.write, abi::RIGHT_WRITE)
+            | right(self.atomic, abi::RIGHT_ATOMIC)
+            | right(self.beyond, abi::RIGHT_BEYOND)
     }
 }
 

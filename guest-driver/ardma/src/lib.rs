@@ -38,6 +38,35 @@
 //! # }
 //! ```
 //!
+//! Large amounts, and small ones in large numbers, are the DMA engine's: a program registers memory, and posts operations to a
+//! queue without a call to the kernel. Each completion says what became of exactly that operation:
+//!
+//! ```no_run
+//! use ardma::{Adaptor, LocalRights, Memory, Operation, QueueOptions};
+//! use std::time::Duration;
+//!
+//! # fn main() -> Result<(), ardma::Error> {
+//! let adaptor = Adaptor::open("/dev/ardma0")?;
+//! let memory = adaptor.register(Memory::new(1 << 20)?, LocalRights::ALL)?;
+//! let mut queue = adaptor.connect(&QueueOptions::default())?;
+//!
+//! memory.write(0, b"to be sent")?;
+//! queue.post(Operation::write(memory.part(0, 10)?, "2:0x1000".parse()?))?;
+//! queue.post(Operation::read("2:0x1000".parse()?, memory.part(4096, 10)?))?;
+//! queue.post(Operation::fetch_add("2:0".parse()?, 1).cookie(7))?;
+//! while queue.under_way() > 0 {
+//!     if let Some(completion) = queue.wait(Duration::from_secs(1))? {
+//!         let done = completion.check()?; // an error names operation, place and code
+//!         println!("{:?} of {} bytes at {}", done.opcode, done.bytes, done.place);
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Memory stays registered, and mapped, for as long as an operation that names it is under way, whatever the program drops.
+//! With [`Registered::export`] it is also what other nodes reach.
+//!
 //! A node announces what it exports, so that it is found by its name:
 //!
 //! ```no_run
@@ -86,6 +115,8 @@ mod inventory;
 mod mapping;
 mod message;
 mod place;
+mod queue;
+mod registered;
 mod remote;
 #[cfg(test)]
 mod remote_tests;
@@ -102,6 +133,8 @@ pub use inventory::{Entry, EntryKind, Name};
 pub use mapping::{Memory, PAGE};
 pub use message::{DOORBELLS, Doorbells, ListenOptions, Listener, Message, Room, parse_doorbells};
 pub use place::{Nodes, ParseError, Place, Space, parse_hex, parse_node, parse_size};
+pub use queue::{Completion, INLINE, Opcode, Operation, Queue, QueueOptions};
+pub use registered::{KeyExport, LocalRights, Part, Registered};
 pub use remote::{BlockPart, RemoteWindow};
 pub use status::{Class, Code, Direction, Status};
 pub use transfer::{Counts, Retries, Transfer};

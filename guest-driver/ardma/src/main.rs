@@ -12,7 +12,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = cli::Arguments::parse();
+    let arguments = match cli::Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return cli::explain_usage(&error),
+    };
     cli::signals::explain_bus_error();
     let mut out = std::io::stdout().lock();
     let result = cli::run(&arguments, &mut out).and_then(|()| out.flush().map_err(cli::Failure::Output));

@@ -5,9 +5,11 @@
 
 use crate::error::Error;
 use crate::word::{load_bytes, store_bytes};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The unit of mappings and exports in bytes.
 pub const PAGE: u64 = 4096;
@@ -22,6 +24,10 @@ pub(crate) struct Mapping {
 // SAFETY: the addresses are of the process and not of a thread; `&self` methods of the users of a
 // mapping make single volatile accesses, which may run beside each other.
 unsafe impl Send for Mapping {}
+
+// SAFETY: as above. Two threads at one place may see parts of each other's bytes, as with the other parties that
+// change this memory at any time; nothing relies on whole values but words that are accessed at once.
+unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps part of a device file, shared.
@@ -97,6 +103,51 @@ impl Memory {
         self.0.length as u64
     }
 
+    /// The address of `length` bytes from `offset` on.
+    #[inline]
+    pub(crate) fn at(&self, offset: u64, length: usize) -> Result<*mut u8, Error> {
+        self.0.at(offset, length)
+    }
+
+    /// Adds to 8 bytes at an offset that is a multiple of 8, wrapping, as one step for everybody: processors and DMA engines.
+    /// Returns what they were. (Emulated machines with one processor only are no such everybody.)
+    ///
+    /// # Errors
+    /// [`Error::Outside`] and [`Error::Misaligned`]; nothing was changed then.
+    pub fn fetch_add(&self, offset: u64, value: u64) -> Result<u64, Error> {
+        if !offset.is_multiple_of(8) {
+            return Err(Error::Misaligned { offset, size: 8 });
+        }
+        let at = self.at(offset, 8)?;
+        // SAFETY: the address is inside the mapping, which outlives this call, and aligned.
+        let word = unsafe { AtomicU64::from_ptr(at.cast()) };
+        Ok(word.fetch_add(value, Ordering::SeqCst))
+    }
+
+    /// Fills `length` bytes from a file.
+    ///
+    /// # Errors
+    /// [`Error::Outside`] where not all are inside, [`Error::File`] where the file has fewer or can't be read.
+    pub fn read_file(&self, offset: u64, file: &File, from: u64, length: usize) -> Result<(), Error> {
+        let to = self.at(offset, length)?;
+        // SAFETY: `to` has that many bytes of this mapping behind it; the kernel writes them, no reference does.
+        all_of(length, from, |done, at| unsafe {
+            libc::pread(file.as_raw_fd(), to.add(done).cast(), length.saturating_sub(done), at)
+        })
+    }
+
+    /// Writes `length` bytes to a file.
+    ///
+    /// # Errors
+    /// As [`Memory::read_file`].
+    pub fn write_file(&self, offset: u64, file: &File, to: u64, length: usize) -> Result<(), Error> {
+        let from = self.at(offset, length)?;
+        // SAFETY: `from` has that many bytes of this mapping behind it; the kernel reads them, as they are then.
+        all_of(length, to, |done, at| unsafe {
+            libc::pwrite(file.as_raw_fd(), from.add(done).cast(), length.saturating_sub(done), at)
+        })
+    }
+
     /// Copies bytes out, as they are now.
     ///
     /// # Errors
@@ -158,6 +209,24 @@ impl Memory {
     }
 }
 
+/// Calls until all bytes are done: with how many were, and where in the file the next one is.
+fn all_of(length: usize, start: u64, mut call: impl FnMut(usize, libc::off_t) -> isize) -> Result<(), Error> {
+    let mut done = 0_usize;
+    while done < length {
+        let at = start.checked_add(done as u64).and_then(|at| libc::off_t::try_from(at).ok());
+        let at = at.ok_or_else(|| Error::File(io::Error::from_raw_os_error(libc::EOVERFLOW)))?;
+        match usize::try_from(call(done, at)) {
+            Ok(0) => return Err(Error::File(io::ErrorKind::UnexpectedEof.into())),
+            Ok(count) => done = done.saturating_add(count),
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(Error::File(error)),
+            },
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,6 +252,30 @@ mod tests {
         assert_eq!(&tail, b"abcdef");
         assert!(matches!(Memory::new(0), Err(Error::Memory { .. })));
         assert!(matches!(Memory::new(u64::MAX), Err(Error::Memory { .. })));
+    }
+
+    #[test]
+    fn additions_are_of_aligned_words() {
+        let memory = Memory::new(PAGE).unwrap();
+        assert_eq!(memory.fetch_add(8, 3).unwrap(), 0);
+        assert_eq!(memory.fetch_add(8, u64::MAX).unwrap(), 3);
+        assert_eq!(memory.fetch_add(8, 0).unwrap(), 2);
+        assert!(matches!(memory.fetch_add(4, 1), Err(Error::Misaligned { .. })));
+        assert!(matches!(memory.fetch_add(PAGE, 1), Err(Error::Outside { .. })));
+    }
+
+    #[test]
+    fn files_are_read_and_written() {
+        let file = crate::remote_tests::file(10_000);
+        let memory = Memory::new(PAGE * 2).unwrap();
+        memory.write(5, b"some bytes").unwrap();
+        memory.write_file(5, &file, 7000, 10).unwrap();
+        memory.read_file(4096, &file, 7000, 10).unwrap();
+        let mut back = [0; 10];
+        memory.read(4096, &mut back).unwrap();
+        assert_eq!(&back, b"some bytes");
+        assert!(matches!(memory.read_file(0, &file, 9999, 2), Err(Error::File(_))));
+        assert!(matches!(memory.read_file(8190, &file, 0, 3), Err(Error::Outside { .. })));
     }
 
     #[test]

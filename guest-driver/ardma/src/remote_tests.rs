@@ -16,15 +16,21 @@ fn address(offset: u64) -> u64 {
     u64::from(NODE) << ADDRESS_NODE_SHIFT | offset
 }
 
-/// An adaptor of 16 windows of 1 MiB, and the file behind it.
-pub fn fake() -> (Adaptor, File) {
+/// A file in memory.
+pub fn file(length: u64) -> File {
     // SAFETY: the name is a C string; the result is checked, and is this test's own.
     let file = unsafe {
         let fd = libc::memfd_create(c"ardma".as_ptr(), libc::MFD_CLOEXEC);
         assert!(fd >= 0);
         File::from_raw_fd(fd)
     };
-    file.set_len(1 << 59).unwrap();
+    file.set_len(length).unwrap();
+    file
+}
+
+/// An adaptor of 16 windows of 1 MiB, and the file behind it.
+pub fn fake() -> (Adaptor, File) {
+    let file = file(1 << 59);
     let info = Info {
         node: 1,
         node_count: 16,

@@ -3,7 +3,6 @@
 //! The invariant: what is reported as copied was checked, its direction's code was OK, and no reset of the adaptor,
 //! which forgets what it was to do, came between.
 
-use crate::abi::EVENT_LINK;
 use crate::adaptor::Adaptor;
 use crate::error::Error;
 use crate::place::Place;
@@ -111,7 +110,9 @@ impl<'a> Transfer<'a> {
             }
             match self.judge(direction, place, part.length, status) {
                 Code::Ok => return Ok(()),
-                code if code.class() == Class::Retry && attempts <= self.retries.count => self.pause()?,
+                code if code.class() == Class::Retry && attempts <= self.retries.count => {
+                    self.adaptor.await_link_change(self.retries.pause)?;
+                }
                 _ => return Err(Error::Access { direction, place, length: part.length, status, attempts }),
             }
         }
@@ -131,23 +132,6 @@ impl<'a> Transfer<'a> {
             counts.failed = counts.failed.saturating_add(1);
         }
         code
-    }
-
-    /// Waits until a link changes, at most for the pause.
-    fn pause(&self) -> Result<(), Error> {
-        if self.retries.pause.is_zero() {
-            return Ok(());
-        }
-        // Old events would end the pause at once.
-        self.adaptor.events()?;
-        let start = std::time::Instant::now();
-        while let Some(left) = self.retries.pause.checked_sub(start.elapsed()).filter(|left| !left.is_zero())
-        {
-            if self.adaptor.wait(left)? && self.adaptor.events()? & EVENT_LINK != 0 {
-                break;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -30,7 +30,7 @@
 /*
  * The file offset of mmap(): the document's address form. Bit 56 selects the remote I/O space
  * instead of memory, bit 57 the assurance space of either, bit 58 with bit 57 its peek alias. Bits
- * [63:59] are 0.
+ * [63:59] are 0, but for the doorbell pages of queues.
  *
  * The access space and the I/O space may be mapped for reading and writing, their assurance spaces
  * for reading only (EACCES). A mapping lies in one node's window (ENXIO), is MAP_SHARED and not
@@ -42,6 +42,7 @@
 #define ARDMA_ADDR_IO		(1ULL << 56)
 #define ARDMA_ADDR_ASSURANCE	(1ULL << 57)
 #define ARDMA_ADDR_PEEK		(1ULL << 58)
+#define ARDMA_ADDR_DOORBELL	(1ULL << 59)	/* see ARDMA_IOC_CREATE_QUEUE */
 #define ARDMA_ADDR_NODE_SHIFT	48
 #define ARDMA_ADDR_NODE_MASK	(0xffULL << ARDMA_ADDR_NODE_SHIFT)
 #define ARDMA_ADDR_OFFSET_MASK	((1ULL << ARDMA_ADDR_NODE_SHIFT) - 1)
@@ -128,6 +129,9 @@ struct ardma_node {
 /* Bits of ardma_export.rights. */
 #define ARDMA_RIGHT_READ	(1U << 0)	/* other nodes may read */
 #define ARDMA_RIGHT_WRITE	(1U << 1)	/* other nodes may write */
+#define ARDMA_RIGHT_ATOMIC	(1U << 4)	/* other nodes may do atomics; not in the I/O space */
+/* No right: it may lie beyond the window size, below 2^48, where DMA engines reach it, and accesses do not. */
+#define ARDMA_RIGHT_BEYOND	(1U << 5)
 
 /* Bytes in a name: UTF-8 by convention, zeros behind it. All zeros is no name. */
 #define ARDMA_NAME_SIZE		24
@@ -205,6 +209,7 @@ struct ardma_unexport {
 #define ARDMA_WINDOW_ORPHAN	(1U << 2)	/* file closed, but the adaptor did not let go */
 #define ARDMA_WINDOW_IO		(1U << 3)	/* in the I/O space */
 #define ARDMA_WINDOW_BAR	(1U << 4)	/* of another PCI function */
+#define ARDMA_WINDOW_KEY	(1U << 5)	/* of registered memory */
 
 /*
  * ARDMA_IOC_WINDOW: the windows of all files of this adaptor, one by one. ENOENT past the end.
@@ -385,6 +390,112 @@ struct ardma_mask {
 	__u32 reserved;		/* zero */
 };
 
+/*
+ * The DMA engine. A program registers memory, which the adaptor then reaches, and makes queues: rings in
+ * that memory, to which it posts operations without a call (docs/device.md has their layout). All that
+ * an open file registers and makes is one domain: its queues can name its own memory only. It goes
+ * with the file, queues first, and the memory is given back when the adaptor has let go of it. After
+ * a reset of the adaptor nothing of it is left: see ARDMA_EVENT_RESET.
+ *
+ * These calls give EOPNOTSUPP where the adaptor has no engine, or does not share the guest's memory.
+ */
+
+/* Bits of ardma_register.rights. */
+#define ARDMA_LOCAL_READ	(1U << 0)	/* the engine may read it: what is sent */
+#define ARDMA_LOCAL_WRITE	(1U << 1)	/* the engine may write it: what is fetched, and rings */
+
+/*
+ * ARDMA_IOC_REGISTER: pins memory of this process, of any size, and lets the adaptor reach it. The
+ * pages that hold the range are registered as a whole.
+ *
+ *   EINVAL      length is 0, no right, or an unknown one
+ *   EFAULT      not mapped, or without the access that the rights need
+ *   ENOMEM      more than RLIMIT_MEMLOCK allows, or no memory
+ *   ENOBUFS     more keys, or scattered pieces, than the adaptor holds
+ *   ENXIO       the memory is not where the adaptor can reach it
+ *   EINTR       killed meanwhile
+ */
+struct ardma_register {
+	__u64 address;		/* in: start of the memory */
+	__u64 length;		/* in: bytes */
+	__u64 offset;		/* out: of the memory's first byte behind the key: address modulo the page size */
+	__u32 rights;		/* in: ARDMA_LOCAL_* */
+	__u32 key;		/* out: never 0 */
+};
+
+/*
+ * ARDMA_IOC_DEREGISTER: when it returns 0 nothing of the memory is read or written any more. It waits
+ * for operations under way; those that come after end with BAD_KEY.
+ *
+ *   ENOENT      no such key of this file
+ *   EBUSY       a queue has its rings there, or it is exported
+ *   ESTALE      it had already been lost by a reset of the adaptor; now it is forgotten
+ */
+struct ardma_deregister {
+	__u32 key;		/* in */
+	__u32 reserved;		/* zero */
+};
+
+/* ardma_create_queue.eventfd: none. */
+#define ARDMA_NO_EVENTFD	(~0U)
+
+/*
+ * ARDMA_IOC_CREATE_QUEUE: a submission ring of 64 bytes and a completion ring of 32 bytes an entry, in
+ * registered memory that the engine may read and write. The 64 bytes before the completion ring are its
+ * head. All of it is to be zero.
+ *
+ * The file offset that is returned maps the doorbell page of this queue, PAGE_SIZE bytes and no other
+ * queue's, MAP_SHARED. Once the queue is gone stores to a mapping of it do nothing. The eventfd is
+ * signalled when an armed completion is there, and when the queue is lost by a reset.
+ *
+ *   ENOENT      no such key of this file
+ *   EINVAL      a ring is misaligned, or is not inside the memory; a bad number of entries
+ *   EBADF       eventfd is no file; EINVAL: it is another kind of file
+ *   ENOBUFS     the adaptor has no queue left
+ *   ESTALE      the key was lost by a reset of the adaptor
+ */
+struct ardma_create_queue {
+	__u64 submission;	/* in: offset behind the key, a multiple of 64 */
+	__u64 completion;	/* in: the same, at least 64 */
+	__u32 key;		/* in */
+	__u32 entries_log2;	/* in: of both rings: 2 to 12 */
+	__u32 coalesce_count;	/* in: raise an interrupt for so many completions; 0 or 1: for each */
+	__u32 coalesce_us;	/* in: and when the first of them is so old */
+	__u32 eventfd;		/* in: a file descriptor, or ARDMA_NO_EVENTFD */
+	__u32 queue;		/* out: its number */
+	__u64 doorbell;		/* out: offset for mmap() */
+};
+
+/*
+ * ARDMA_IOC_DESTROY_QUEUE: when it returns 0 nothing of the queue is under way, and nothing is written to
+ * its rings any more.
+ *
+ *   ENOENT      no such queue of this file
+ *   ESTALE      it had already been lost by a reset of the adaptor; now it is forgotten
+ */
+struct ardma_destroy_queue {
+	__u64 doorbell;		/* in: as ARDMA_IOC_CREATE_QUEUE gave it */
+};
+
+/*
+ * ARDMA_IOC_EXPORT_KEY: makes a window of registered memory, in the memory space. It ends by
+ * ARDMA_IOC_UNEXPORT. Errors as of ARDMA_IOC_EXPORT, but for:
+ *
+ *   ENOENT      no such key of this file
+ *   EACCES      other nodes would get to write what was registered to be read only
+ *   ESTALE      the key was lost by a reset of the adaptor
+ */
+struct ardma_export_key {
+	__u32 key;		/* in */
+	__u32 rights;		/* in: ARDMA_RIGHT_* */
+	__u64 start;		/* in: offset behind the key, a multiple of the page size */
+	__u64 length;		/* in: bytes, a multiple of the page size */
+	__u64 offset;		/* in, or ARDMA_OFFSET_ANY; out: in this node's window */
+	__u64 nodes[4];		/* in: who has them: bit n % 64 of word n / 64 */
+	__u8 name[ARDMA_NAME_SIZE]; /* in: by which these find it */
+	__u64 reserved;		/* zero */
+};
+
 #define ARDMA_IOC_MAGIC		0xe9
 
 #define ARDMA_IOC_INFO		_IOR(ARDMA_IOC_MAGIC, 0x00, struct ardma_info)
@@ -404,5 +515,10 @@ struct ardma_mask {
 #define ARDMA_IOC_FAILED	_IOR(ARDMA_IOC_MAGIC, 0x21, struct ardma_failed)
 #define ARDMA_IOC_SPACES	_IOR(ARDMA_IOC_MAGIC, 0x22, struct ardma_spaces)
 #define ARDMA_IOC_READ_AHEAD	_IOWR(ARDMA_IOC_MAGIC, 0x23, struct ardma_read_ahead)
+#define ARDMA_IOC_REGISTER	_IOWR(ARDMA_IOC_MAGIC, 0x30, struct ardma_register)
+#define ARDMA_IOC_DEREGISTER	_IOW(ARDMA_IOC_MAGIC, 0x31, struct ardma_deregister)
+#define ARDMA_IOC_CREATE_QUEUE	_IOWR(ARDMA_IOC_MAGIC, 0x32, struct ardma_create_queue)
+#define ARDMA_IOC_DESTROY_QUEUE	_IOW(ARDMA_IOC_MAGIC, 0x33, struct ardma_destroy_queue)
+#define ARDMA_IOC_EXPORT_KEY	_IOWR(ARDMA_IOC_MAGIC, 0x34, struct ardma_export_key)
 
 #endif /* _UAPI_ASSURED_RDMA_H */

@@ -19,9 +19,9 @@ use crate::adaptor::transaction::TransactionId;
 pub type Number = u32;
 
 /// The most entries of a queue that are taken and not completed.
-const MAX_TAKEN: u32 = 512;
+const MAX_TAKEN: u32 = 2048;
 /// The most requests of a queue that are under way.
-const MAX_REQUESTS: u32 = 512;
+const MAX_REQUESTS: u32 = 1024;
 /// The most bytes that these move.
 const MAX_BYTES: u64 = 4 << 20;
 

@@ -2,7 +2,8 @@
 //! for it when it has another one.
 //!
 //! Nothing here is repeated by a timer of its own: a question or an answer that was lost is made good after the next Hello.
-//! Invariant: at most one question and one answer wait to be sent, so that a peer that asks without end costs one packet a turn.
+//! Invariant: at most one question and one answer wait to be sent, so that a peer that asks without end costs one packet a turn; and an
+//! answer is taken once for each question, so that one that answers without end brings no news.
 
 use bytes::Bytes;
 
@@ -31,6 +32,8 @@ pub(super) struct Exchange {
     /// The version of the peer's inventory that arrived last.
     known: Option<u32>,
     asks: bool,
+    /// The question was sent, and no answer has come yet.
+    asked: bool,
     /// The answer, and the version that it is of.
     answer: Option<(u32, Bytes)>,
 }
@@ -49,10 +52,14 @@ impl Exchange {
         self.asks = self.known != Some(version);
     }
 
-    /// The peer's inventory has arrived.
-    pub(super) const fn handle_arrival(&mut self, version: u32) {
-        self.known = Some(version);
-        self.asks = false;
+    /// The peer's inventory has arrived. Returns whether it was asked for.
+    pub(super) const fn handle_arrival(&mut self, version: u32) -> bool {
+        let asked = core::mem::replace(&mut self.asked, false);
+        if asked {
+            self.known = Some(version);
+            self.asks = false;
+        }
+        asked
     }
 
     /// The peer begins another life, or this node does.
@@ -75,6 +82,8 @@ impl Exchange {
         if let Some((version, entries)) = self.answer.take() {
             return Some(Body::Inventory { version, entries });
         }
-        core::mem::take(&mut self.asks).then_some(Body::Inquire)
+        let asks = core::mem::take(&mut self.asks);
+        self.asked |= asks;
+        asks.then_some(Body::Inquire)
     }
 }

@@ -16,13 +16,19 @@ mod session;
 
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects)]
+mod exchange_tests;
+#[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
+mod memory_tests;
+#[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
 mod packet_tests;
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects)]
 mod stalled_tests;
 
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
@@ -88,6 +94,8 @@ pub struct Mesh {
     window: Window,
     random: Random,
     sessions: BTreeMap<NodeId, Session>,
+    /// The sessions in which a transaction may have ended. To look at all of them for each packet takes long where there are many.
+    stirred: BTreeSet<NodeId>,
     /// Transactions to nodes that are not known.
     unroutable: VecDeque<(Channel, Finished)>,
     outputs: Outputs,
@@ -112,6 +120,7 @@ impl Mesh {
             window,
             random,
             sessions: BTreeMap::new(),
+            stirred: BTreeSet::new(),
             unroutable: VecDeque::new(),
             outputs: Outputs::default(),
             inventory_version: 0,
@@ -135,7 +144,10 @@ impl Mesh {
     /// Sends a transaction on its way; how it ends comes from [`Self::poll_finished`].
     pub fn submit(&mut self, channel: Channel, request: Request) {
         match self.sessions.get_mut(&request.place.node) {
-            Some(session) => session.submit(channel, request),
+            Some(session) => {
+                self.stirred.insert(request.place.node);
+                session.submit(channel, request);
+            }
             None => {
                 let unroutable = Finished { id: request.id, code: Code::NoRoute, data: Bytes::new() };
                 self.unroutable.push_back((channel, unroutable));
@@ -145,7 +157,17 @@ impl Mesh {
 
     /// How a transaction ended.
     pub fn poll_finished(&mut self) -> Option<(Channel, Finished)> {
-        self.unroutable.pop_front().or_else(|| self.sessions.values_mut().find_map(Session::poll_finished))
+        if let Some(unroutable) = self.unroutable.pop_front() {
+            return Some(unroutable);
+        }
+        while let Some(node) = self.stirred.first() {
+            let finished = self.sessions.get_mut(node).and_then(Session::poll_finished);
+            if finished.is_some() {
+                return finished;
+            }
+            self.stirred.pop_first();
+        }
+        None
     }
 
     /// A link to the node is open, or a way over routers.
@@ -166,6 +188,7 @@ impl Mesh {
     /// A packet came over the link to `from`.
     pub fn handle_packet(&mut self, now: Instant, from: NodeId, packet: Packet) {
         if let Some(session) = self.sessions.get_mut(&from) {
+            self.stirred.insert(from);
             session.handle_packet(now, packet, &mut self.outputs);
         }
     }
@@ -256,7 +279,8 @@ impl Mesh {
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
-        for session in self.sessions.values_mut() {
+        for (&node, session) in &mut self.sessions {
+            self.stirred.insert(node);
             session.handle_timeout(now, &mut self.outputs);
         }
     }

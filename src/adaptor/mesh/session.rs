@@ -155,6 +155,7 @@ impl Session {
         self.incarnation = incarnation;
         self.flows = PerChannel::new(|channel| Flows::new(channel, self.timing, self.window, self.lease));
         self.former.clear();
+        self.inventory.forget();
         self.reach = Reach::Down;
         if self.link {
             self.doubt(now);
@@ -246,8 +247,9 @@ impl Session {
             Body::Inquire if self.inventory.is_answering() => {}
             Body::Inquire => out.inventories.push_back((self.peer, InventoryNews::Asked)),
             Body::Inventory { version, entries } => {
-                self.inventory.handle_arrival(version);
-                out.inventories.push_back((self.peer, InventoryNews::Arrived { version, entries }));
+                if self.inventory.handle_arrival(version) {
+                    out.inventories.push_back((self.peer, InventoryNews::Arrived { version, entries }));
+                }
             }
             Body::Write { progress, sequence, at, data } => {
                 if self.handle_progress(now, channel, progress, out) {
@@ -356,8 +358,9 @@ impl Session {
                 let known = self.former.iter().position(|(life, _)| *life == from);
                 let known =
                     known.and_then(|index| self.former.remove(index)).map(|(_, responders)| responders);
-                let mut responders =
-                    known.unwrap_or_else(|| PerChannel::new(|_| Responder::new(self.lease, self.window)));
+                let mut responders = known.unwrap_or_else(|| {
+                    PerChannel::new(|channel| Responder::new(self.lease, self.window.of(channel)))
+                });
                 for channel in Channel::ALL {
                     let current = &mut self.flows.get_mut(channel).responder;
                     core::mem::swap(responders.get_mut(channel), current);

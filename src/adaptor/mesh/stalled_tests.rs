@@ -14,22 +14,22 @@ use crate::adaptor::memory::{MemoryFault, MemoryResult, Source};
 use crate::adaptor::random::Random;
 use crate::adaptor::status::Code;
 
-const NODE: NodeId = NodeId(1);
-const PEER: NodeId = NodeId(2);
-const LIFE: Incarnation = Incarnation(11);
+pub(super) const NODE: NodeId = NodeId(1);
+pub(super) const PEER: NodeId = NodeId(2);
+pub(super) const LIFE: Incarnation = Incarnation(11);
 const PEER_LIFE: Incarnation = Incarnation(22);
 const KEEPALIVE: Duration = Duration::from_secs(2);
 
-fn no_memory(_: &Source) -> MemoryResult {
+pub(super) fn no_memory(_: &Source) -> MemoryResult {
     Err(MemoryFault::Unmapped)
 }
 
-fn start() -> Instant {
+pub(super) fn start() -> Instant {
     Instant::ZERO.after(Duration::from_secs(1))
 }
 
 /// A node whose link to the peer is open.
-fn linked() -> Mesh {
+pub(super) fn linked() -> Mesh {
     let timing = Timing {
         deadline: Duration::from_millis(500),
         lease: Duration::from_millis(150),
@@ -41,7 +41,7 @@ fn linked() -> Mesh {
     mesh
 }
 
-fn from_peer(body: Body) -> Packet {
+pub(super) fn from_peer(body: Body) -> Packet {
     let (source, destination) = (PEER, NODE);
     Packet {
         source,
@@ -53,16 +53,21 @@ fn from_peer(body: Body) -> Packet {
     }
 }
 
+/// The peer proves its life, and names this version of its inventory.
+pub(super) fn prove(mesh: &mut Mesh, now: Instant, inventory: u32) {
+    let hello = mesh.poll_packet(now, PEER, &mut no_memory);
+    let Some(Packet { body: Body::Hello { nonce, .. }, .. }) = hello else { panic!("{hello:?}") };
+    let epoch = Epoch(0);
+    let answer = Body::Hello { wants_reply: false, epoch, nonce: 0, echo: nonce, lease: 150_000, inventory };
+    mesh.handle_packet(now, PEER, from_peer(answer));
+    assert!(mesh.peer(PEER).is_some_and(|peer| peer.up));
+}
+
 /// The peer proves its life, then sends a write without a lease, and takes nothing any more.
 fn stalled_with_a_write() -> Mesh {
     let mut mesh = linked();
-    let hello = mesh.poll_packet(start(), PEER, &mut no_memory);
-    let Some(Packet { body: Body::Hello { nonce, .. }, .. }) = hello else { panic!("{hello:?}") };
+    prove(&mut mesh, start(), 0);
     let (epoch, sequence) = (Epoch(0), Sequence(0));
-    let answer =
-        Body::Hello { wants_reply: false, epoch, nonce: 0, echo: nonce, lease: 150_000, inventory: 0 };
-    mesh.handle_packet(start(), PEER, from_peer(answer));
-    assert!(mesh.peer(PEER).is_some_and(|peer| peer.up));
     let progress = Progress { epoch, acknowledge: sequence, echo: Stamp(0) };
     let write = Body::Write { progress, sequence, at: Location::memory(0), data: vec![1].into() };
     mesh.handle_packet(start(), PEER, from_peer(write));

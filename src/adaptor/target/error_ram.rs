@@ -183,7 +183,10 @@ impl ErrorRam {
 
     /// Software that was told of the block and has checked it does not know of what that check left.
     fn queue_what_is_left(&mut self, block: Block) {
-        let Some(entry) = self.entries.get_mut(&block).filter(|entry| entry.queued.is_none()) else { return };
+        let Some(entry) = self.entries.get_mut(&block) else { return };
+        if entry.queued.is_some() {
+            return self.failed.keep(block);
+        }
         let left = [entry.write, entry.read].into_iter().flatten().map(|errors| errors.last.order).max();
         if let Some(order) = left {
             entry.queued = left;

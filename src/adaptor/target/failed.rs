@@ -18,6 +18,8 @@ pub struct FailedQueue {
     waiting: BTreeSet<(TransactionId, Block)>,
     /// What software was shown last and has not popped.
     taken: Option<(TransactionId, Block)>,
+    /// The block that was shown has failed otherwise since, so that it stays.
+    has_more: bool,
     event: bool,
 }
 
@@ -33,8 +35,17 @@ impl FailedQueue {
         self.waiting.remove(&(order, block));
     }
 
+    /// A check has left errors of a block that is in the queue: whoever was shown it before does not know of them.
+    pub fn keep(&mut self, block: Block) {
+        if self.taken() == Some(block) {
+            self.has_more = true;
+            self.event = true;
+        }
+    }
+
     /// Shows software the head of the queue. It stays there until [`Self::pop`].
     pub fn take(&mut self) -> Option<Block> {
+        self.has_more = false;
         self.taken = self.waiting.first().copied();
         self.taken()
     }
@@ -46,7 +57,7 @@ impl FailedQueue {
 
     /// Removes what was taken, and says what it was; `None` where nothing was, or where it has left already.
     pub fn pop(&mut self) -> Option<Block> {
-        let taken = self.taken.take()?;
+        let taken = self.taken.take().filter(|_| !self.has_more)?;
         self.waiting.remove(&taken).then_some(taken.1)
     }
 

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::adaptor::address::{NodeId, NodeSet, Space};
 use crate::adaptor::master::{HostedWindow, Rights};
+use crate::config::raw::one_or_many;
 use crate::config::{Text, format_size};
 use crate::hosted::{Description, Kind};
 
@@ -34,7 +35,7 @@ pub struct RawDevice {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rights: Option<Text>,
     /// Which nodes.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "one_or_more")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "one_or_many::deserialize")]
     pub nodes: Vec<Text>,
 }
 
@@ -71,33 +72,6 @@ impl fmt::Display for Description {
         }
         write!(f, ", {} for nodes: {}", format_rights(rights), format_nodes(nodes).join(", "))
     }
-}
-
-/// A list, or a value that stands for a list of its own.
-fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Text>, D::Error> {
-    struct Visitor;
-
-    impl<'de> de::Visitor<'de> for Visitor {
-        type Value = Vec<Text>;
-
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a string, a whole number, or a list of these")
-        }
-
-        fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<Text>, E> {
-            Ok(vec![Text(text.to_owned())])
-        }
-
-        fn visit_i64<E: de::Error>(self, number: i64) -> Result<Vec<Text>, E> {
-            Ok(vec![Text(number.to_string())])
-        }
-
-        fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<Vec<Text>, A::Error> {
-            Vec::deserialize(de::value::SeqAccessDeserializer::new(list))
-        }
-    }
-
-    deserializer.deserialize_any(Visitor)
 }
 
 /// What is not a list of keys and values.

@@ -241,13 +241,8 @@ impl Links {
             } else if refusal != Refusal::Superseded {
                 peer.calls_us_duplicate = None;
                 let mut problem = format!("{remote} refuses {own}: {refusal}");
-                if refusal == Refusal::WrongIdentity
-                    && let PeerKey::Node(node) = peer.key
-                    && node != from
-                {
-                    problem.push_str(&format!(
-                        "; there is node {from} (an adaptor with several buses is given by its first node id only)"
-                    ));
+                if refusal == Refusal::WrongIdentity {
+                    problem.push_str(&who_is_there(peer.key, from));
                 }
                 peer.report(now, &mut self.chatter, log::Level::Error, &problem);
             }
@@ -318,6 +313,45 @@ impl Links {
             && let Role::Link(Link { joined: Some(_), .. }) = entry.role
         {
             self.events.push_back(LinkEvent::Down(LinkId(token.0)));
+        }
+    }
+}
+
+/// What to say of who refused, with source `from`, where `wanted` was looked for. Node 0 and routers have the same source.
+fn who_is_there(wanted: PeerKey, from: NodeId) -> String {
+    match (wanted, from) {
+        (PeerKey::Node(node), from) if node == from => String::new(),
+        (PeerKey::Node(_), NodeId(0)) => {
+            "; there is a router (which is given by --router), or node 0".to_owned()
+        }
+        (PeerKey::Node(_), from) => {
+            format!(
+                "; there is node {from} (an adaptor with several buses is given by its first node id only)"
+            )
+        }
+        (PeerKey::Router(_), NodeId(0)) => String::new(),
+        (PeerKey::Router(_), from) => {
+            format!("; there is node {from} and no router (nodes are given by --peer)")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_there_is_told_where_it_helps() {
+        let (node, router) = (PeerKey::Node(NodeId(2)), PeerKey::Router(([127, 0, 0, 1], 7400).into()));
+        for (wanted, from, text) in [
+            (node, 2, ""),
+            (node, 0, "is given by --router"),
+            (node, 3, "there is node 3 (an adaptor with several buses"),
+            (router, 0, ""),
+            (router, 3, "there is node 3 and no router"),
+        ] {
+            let told = who_is_there(wanted, NodeId(from));
+            assert!(told.contains(text) && told.is_empty() == text.is_empty(), "{wanted:?} {from}: {told}");
         }
     }
 }

@@ -76,7 +76,9 @@ pub enum StartError {
     #[error("listen: {0}: {1}")]
     Listen(SocketAddr, io::Error),
     /// The congestion control is not there.
-    #[error("congestion: {0} is not available on this host: {1}")]
+    #[error(
+        "congestion: {0} is not available on this host (see net.ipv4.tcp_available_congestion_control): {1}"
+    )]
     Congestion(String, io::Error),
 }
 

@@ -4,6 +4,9 @@ use std::io::{self, BufRead, StdinLock};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
+/// How long a job in the background waits before it looks whether it has the terminal.
+pub const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// Standard input as lines, which are taken as they come.
 #[derive(Debug)]
 pub struct Commands {
@@ -18,18 +21,22 @@ impl Commands {
         Self { input: io::stdin().lock(), line: Vec::new() }
     }
 
+    /// The file to wait for. None while another job has the terminal: it would stop this one for reading; so look again
+    /// after [`LOOK_AGAIN`].
+    pub fn file(&self) -> Option<RawFd> {
+        let file = self.input.as_raw_fd();
+        // SAFETY: these calls take nothing but a number.
+        let (foreground, own) = unsafe { (libc::tcgetpgrp(file), libc::getpgrp()) };
+        // It fails where the input is no terminal, or not the one of this session.
+        (foreground < 0 || foreground == own).then_some(file)
+    }
+
     /// The lines that are there, without those that are empty; `None` at the end. One read at most, so that a signal is seen while
     /// a line is incomplete.
     pub fn take(&mut self) -> io::Result<Option<Vec<String>>> {
         let bytes = self.input.fill_buf()?.to_vec();
         self.input.consume(bytes.len());
         Ok((!bytes.is_empty()).then(|| split(&mut self.line, &bytes)))
-    }
-}
-
-impl AsRawFd for Commands {
-    fn as_raw_fd(&self) -> RawFd {
-        self.input.as_raw_fd()
     }
 }
 

@@ -1,8 +1,10 @@
-//! `ardma copy`: a file to another node's memory, back, or compared with it; one check a block.
+//! `ardma copy`: a file to another node's memory, back, or compared with it; by the DMA engine, or store by store with one
+//! check a block.
 
+use super::bulk::{self, Extent, Way};
 use super::progress::Progress;
 use super::{Failure, file_failure, human};
-use ardma::{Adaptor, BlockPart, Place, Retries, Space, Transfer, parse_size};
+use ardma::{Adaptor, BlockPart, Place, Queue, Registered, Retries, Space, Transfer, parse_size};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -29,6 +31,9 @@ pub struct Arguments {
     /// With --compare: read only each N-th block.
     #[arg(long, value_name = "N", requires = "compare", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     every: u32,
+    /// Copy by stores and loads, not by the DMA engine.
+    #[arg(long)]
+    pio: bool,
     /// How often a block whose code says that a retry makes sense is tried again.
     #[arg(long, value_name = "N", default_value_t = Retries::default().count)]
     retries: u32,
@@ -74,7 +79,16 @@ fn job(arguments: &Arguments) -> Result<Job, Failure> {
 /// Copies or compares.
 pub fn run(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
     let retries = Retries { count: arguments.retries, ..Retries::default() };
-    match job(arguments)? {
+    let job = job(arguments)?;
+    if !arguments.pio {
+        match bulk::prepare(adaptor)? {
+            Some(engine) => return by_engine(adaptor, engine, &job, arguments, out),
+            None => eprintln!(
+                "ardma: there is no DMA engine here, or it does not reach this memory: copying by stores"
+            ),
+        }
+    }
+    match job {
         Job::Send(path, place) => {
             let (file, length) = open(&path, arguments.length)?;
             each_block(adaptor, "copied", (place, length, 1), retries, out, |transfer, part, buffer| {
@@ -83,10 +97,7 @@ pub fn run(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Res
             })
         }
         Job::Fetch(place, path) => {
-            let length = arguments.length.ok_or_else(|| {
-                Failure::Usage("how many bytes are to be copied has to be said with --length".to_owned())
-            })?;
-            let file = File::create(&path).map_err(file_failure(&path))?;
+            let (file, length) = create(adaptor, place, &path, arguments)?;
             each_block(adaptor, "copied", (place, length, 1), retries, out, |transfer, part, buffer| {
                 transfer.read(part.offset, buffer)?;
                 file.write_all_at(buffer, part.offset).map_err(file_failure(&path))
@@ -114,8 +125,51 @@ pub fn run(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Res
     }
 }
 
+/// Creates the file to copy into, and says how many bytes are meant.
+fn create(
+    adaptor: &Adaptor,
+    place: Place,
+    path: &Path,
+    arguments: &Arguments,
+) -> Result<(File, u64), Failure> {
+    let missing = "how many bytes are to be copied has to be said with --length";
+    let length = arguments.length.ok_or_else(|| Failure::Usage(missing.to_owned()))?;
+    // A place that makes no sense must not cost the user what the file has now.
+    adaptor.map(place, length)?;
+    Ok((File::create(path).map_err(file_failure(path))?, length))
+}
+
+fn by_engine(
+    adaptor: &Adaptor,
+    engine: (Registered, Queue),
+    job: &Job,
+    arguments: &Arguments,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let retries = Retries { count: arguments.retries, ..Retries::default() };
+    match job {
+        Job::Send(path, place) => {
+            let (file, length) = open(path, arguments.length)?;
+            let extent = Extent { place: *place, length, every: 1 };
+            bulk::run(adaptor, engine, (Way::Send(&file), path), extent, retries, out)
+        }
+        Job::Fetch(place, path) => {
+            let (file, length) = create(adaptor, *place, path, arguments)?;
+            let extent = Extent { place: *place, length, every: 1 };
+            bulk::run(adaptor, engine, (Way::Fetch(&file), path), extent, retries, out)
+        }
+        Job::Compare(place, path) => {
+            let (file, length) = open(path, arguments.length)?;
+            let extent = Extent { place: *place, length, every: arguments.every };
+            bulk::run(adaptor, engine, (Way::Compare(&file), path), extent, retries, out)?;
+            writeln!(out, "equal")?;
+            Ok(())
+        }
+    }
+}
+
 /// Names the first byte that differs.
-fn compare(place: Place, offset: u64, file: &[u8], memory: &[u8]) -> Result<(), Failure> {
+pub fn compare(place: Place, offset: u64, file: &[u8], memory: &[u8]) -> Result<(), Failure> {
     // The usual case at the speed of a whole comparison.
     if file == memory {
         return Ok(());
@@ -191,6 +245,7 @@ mod tests {
             compare: compare.map(PathBuf::from),
             every: 1,
             retries: 0,
+            pio: false,
         }
     }
 

@@ -3,7 +3,7 @@
 //! Every command on standard input is answered by exactly one line on standard output, so that a script can
 //! drive it through a pipe.
 
-use super::commands::{Commands, wait};
+use super::commands::{Commands, LOOK_AGAIN, wait};
 use super::{Failure, file_failure, signals};
 use ardma::{Adaptor, Bar, ExportOptions, Function, Memory, Name, Nodes, PAGE, Space, parse_size};
 use sha2::{Digest, Sha256};
@@ -20,9 +20,10 @@ one line:
   load FILE           loaded BYTES FILE
   dump FILE [LENGTH]  dumped BYTES FILE
   peek OFFSET LENGTH  peek HEX
+  add OFFSET COUNT    added COUNT
   quit                the export ends
 A command that fails is answered by `error TEXT`. At the end of its input it holds the export until SIGTERM, SIGINT or SIGHUP
-(on a terminal it ends, unless --hold is given). A script drives it with a fifo which it keeps open itself:
+(on a terminal, where that is Ctrl-D, it ends, unless --hold is given). With `&` behind it, it goes on in the background. A script drives it with a fifo which it keeps open itself:
   mkfifo commands; exec 3<>commands
   ardma export 16M <commands >answers &
   echo sha256 >&3";
@@ -55,6 +56,12 @@ pub struct Arguments {
     /// Other nodes may only write.
     #[arg(long)]
     write_only: bool,
+    /// Other nodes may do atomics on it.
+    #[arg(long, conflicts_with_all = ["io", "pci"])]
+    atomic: bool,
+    /// It may lie beyond the window size, where DMA engines reach it (`ardma copy` does), and loads and stores do not.
+    #[arg(long, conflicts_with_all = ["io", "pci"])]
+    beyond: bool,
     /// Which nodes may: ids and ranges such as 1,3-5, or all.
     #[arg(long, default_value = "all")]
     nodes: Nodes,
@@ -93,6 +100,7 @@ enum Command {
     Load(PathBuf),
     Dump(PathBuf, Option<u64>),
     Peek(u64, u64),
+    Add(u64, u64),
     Quit,
 }
 
@@ -108,9 +116,10 @@ impl Command {
             ["dump", file] => Ok(Self::Dump(file.into(), None)),
             ["dump", file, length] => Ok(Self::Dump(file.into(), Some(size(length)?))),
             ["peek", offset, length] => Ok(Self::Peek(size(offset)?, size(length)?)),
+            ["add", offset, count] => Ok(Self::Add(size(offset)?, size(count)?)),
             ["quit"] => Ok(Self::Quit),
             _ => Err(format!(
-                "'{line}': use sha256 [LENGTH], fill BYTE, load FILE, dump FILE [LENGTH], peek OFFSET LENGTH or quit"
+                "'{line}': use sha256 [LENGTH], fill BYTE, load FILE, dump FILE [LENGTH], peek OFFSET LENGTH, add OFFSET COUNT or quit"
             )),
         }
     }
@@ -124,6 +133,8 @@ pub fn run(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Res
         offset: arguments.at,
         read: !arguments.write_only,
         write: !arguments.read_only,
+        atomic: arguments.atomic,
+        beyond: arguments.beyond,
         nodes: arguments.nodes,
         name: arguments.name.unwrap_or_default(),
     };
@@ -141,6 +152,11 @@ pub fn run(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Res
         return Ok(export.end()?);
     }
     let size = arguments.size.unwrap_or(0);
+    if size == 0 {
+        return Err(Failure::Usage(
+            "an export of 0 bytes has nothing in it: give a size such as 4K".to_owned(),
+        ));
+    }
     let memory = Memory::new(size)?;
     if let Some(byte) = arguments.fill {
         memory.fill(byte);
@@ -178,9 +194,14 @@ fn serve(
     let mut commands = Commands::new();
     let hold = hold || !io::stdin().is_terminal();
     loop {
-        let [is_ended, _] = wait([Some(termination), Some(commands.as_raw_fd())], None)?;
+        let file = commands.file();
+        let pause = file.is_none().then_some(LOOK_AGAIN);
+        let [is_ended, is_input] = wait([Some(termination), file], pause)?;
         if is_ended {
             return Ok(());
+        }
+        if !is_input {
+            continue;
         }
         let Some(lines) = commands.take()? else {
             if hold {
@@ -221,6 +242,12 @@ fn execute(memory: &Memory, command: &Command, size: u64) -> Result<String, Fail
             memory.read(*offset, &mut bytes)?;
             Ok(format!("peek {}", hex(&bytes)))
         }
+        Command::Add(offset, count) => {
+            for _ in 0..*count {
+                memory.fetch_add(*offset, 1)?;
+            }
+            Ok(format!("added {count}"))
+        }
         Command::Quit => Ok(String::new()),
     }
 }
@@ -247,6 +274,10 @@ fn dump(memory: &Memory, path: &Path, length: u64) -> Result<(), Failure> {
 /// Copies a file to the start of the memory; returns its length.
 fn load(memory: &Memory, path: &Path) -> Result<u64, Failure> {
     let mut file = File::open(path).map_err(file_failure(path))?;
+    let (length, room) = (file.metadata().map_err(file_failure(path))?.len(), memory.length());
+    if length > room {
+        return Err(Failure::Usage(format!("{} has {length} bytes, and the export {room}", path.display())));
+    }
     let mut buffer = vec![0; 64 << 10];
     let mut offset = 0_u64;
     loop {
@@ -283,6 +314,8 @@ mod tests {
         let answer = |line: &str| execute(&memory, &Command::parse(line).unwrap(), 5000).unwrap();
         memory.write(3, b"abc").unwrap();
         assert_eq!(answer("peek 2 5"), "peek 0061626300");
+        assert_eq!(answer("add 8 300"), "added 300");
+        assert_eq!(answer("peek 8 2"), "peek 2c01");
         assert_eq!(answer("fill 97"), "ok");
         assert_eq!(
             answer("sha256 3"),

@@ -48,7 +48,13 @@ pub fn run(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Res
         let left = limit.saturating_sub(start.elapsed());
         if is_right || left.is_zero() {
             show(&found, out)?;
-            return if is_right { Ok(()) } else { Err(Failure::Told) };
+            return match arguments.name {
+                _ if is_right => Ok(()),
+                Some(name) if found.is_empty() => {
+                    Err(Failure::Nothing(format!("nothing that this node may see is called '{name}'")))
+                }
+                _ => Err(Failure::Told),
+            };
         }
         adaptor.wait(left)?;
     }

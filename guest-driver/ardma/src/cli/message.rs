@@ -1,6 +1,6 @@
 //! `ardma ring` and `ardma listen`: messages to another node's doorbells, and from others to this node's.
 
-use super::commands::{Commands, wait};
+use super::commands::{Commands, LOOK_AGAIN, wait};
 use super::{Failure, signals};
 use ardma::{
     Adaptor, Class, Code, Direction, Doorbells, ListenOptions, Listener, Message, Nodes, parse_doorbells,
@@ -139,13 +139,14 @@ pub fn listen(adaptor: &Adaptor, arguments: &ListenArguments, out: &mut dyn Writ
     let mut is_paused = false;
     let mut left = arguments.count.unwrap_or(u64::MAX);
     let limit = arguments.timeout.map(|seconds| Duration::from_secs(seconds.into()));
+    let mut last_message = Instant::now();
     while left > 0 {
-        let files = [
-            Some(termination.as_raw_fd()),
-            commands.as_ref().map(AsRawFd::as_raw_fd),
-            (!is_paused).then(|| listener.as_fd().as_raw_fd()),
-        ];
-        match wait(files, limit)? {
+        let input = commands.as_ref().and_then(Commands::file);
+        let rest = limit.map(|limit| limit.saturating_sub(last_message.elapsed()));
+        let pause = (commands.is_some() && input.is_none()).then_some(LOOK_AGAIN);
+        let files =
+            [Some(termination.as_raw_fd()), input, (!is_paused).then(|| listener.as_fd().as_raw_fd())];
+        match wait(files, rest.into_iter().chain(pause).min())? {
             [true, ..] => return Ok(()),
             [_, true, _] => match commands.as_mut().map(Commands::take).transpose()?.flatten() {
                 None => commands = None,
@@ -156,12 +157,14 @@ pub fn listen(adaptor: &Adaptor, arguments: &ListenArguments, out: &mut dyn Writ
                 }
             },
             [.., true] => {
+                last_message = Instant::now();
                 for message in listener.read()? {
                     left = left.saturating_sub(1);
                     say(out, &show(&message))?;
                 }
             }
-            _ => return Err(Failure::Told),
+            _ if rest.is_none_or(|rest| !rest.is_zero()) => {}
+            _ => return Err(Failure::Nothing("no message came in that time".to_owned())),
         }
     }
     Ok(())

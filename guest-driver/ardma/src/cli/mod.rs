@@ -2,12 +2,15 @@
 
 pub mod access;
 pub mod assurance;
+pub mod atomic;
+pub mod bulk;
 pub mod commands;
 pub mod copy;
 pub mod export;
 pub mod info;
 pub mod list;
 pub mod message;
+pub mod perf;
 pub mod progress;
 pub mod signals;
 
@@ -15,6 +18,7 @@ use ardma::{Adaptor, Place, parse_node};
 use clap::{Parser, Subcommand};
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Remote memory access that tells the truth: the guest's tool.
 ///
@@ -49,8 +53,14 @@ enum Command {
     Failed(assurance::FailedArguments),
     /// Show or choose the nodes from which loads fetch the rest of their block along.
     ReadAhead(assurance::ReadAheadArguments),
-    /// Copy a file to another node's memory or back, with a check of each block.
+    /// Copy a file to another node's memory or back by the DMA engine, with a check of each operation.
     Copy(copy::Arguments),
+    /// Add to 8 bytes of another node's memory, as one step for everybody.
+    Add(atomic::AddArguments),
+    /// Replace 8 bytes of another node's memory if they have an expected value; status 1 if not.
+    Swap(atomic::SwapArguments),
+    /// Measure bandwidth and latency to another node.
+    Perf(perf::Arguments),
     /// Send messages to a doorbell of another node, and check.
     Ring(message::RingArguments),
     /// Open doorbells of this node, and show the messages that come.
@@ -101,6 +111,9 @@ pub enum Failure {
         /// The memory's byte.
         memory: u8,
     },
+    /// What was looked for or waited for is not there.
+    #[error("{0}")]
+    Nothing(String),
     /// An access failed, and the output said so.
     #[error("failed")]
     Told,
@@ -111,15 +124,45 @@ impl Failure {
     pub fn exit_status(&self) -> u8 {
         match self {
             Self::Told
+            | Self::Nothing(_)
             | Self::Different { .. }
-            | Self::Library(ardma::Error::Access { .. } | ardma::Error::Reset { .. }) => 1,
+            | Self::Library(
+                ardma::Error::Access { .. }
+                | ardma::Error::Reset { .. }
+                | ardma::Error::Operation { .. }
+                | ardma::Error::QueueLost { .. }
+                | ardma::Error::QueueSlow { .. },
+            ) => 1,
             Self::Usage(_)
             | Self::Library(
-                ardma::Error::Parse(_) | ardma::Error::Outside { .. } | ardma::Error::Misaligned { .. },
+                ardma::Error::Parse(_)
+                | ardma::Error::Outside { .. }
+                | ardma::Error::Misaligned { .. }
+                | ardma::Error::NotMemory { .. },
             ) => 2,
             Self::Library(_) | Self::File { .. } | Self::Output(_) => 3,
         }
     }
+}
+
+/// What clap has to say: help as it is, and what is wrong with the command line in one line.
+pub fn explain_usage(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    match error.kind() {
+        DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand => {
+            // Nobody can be told where this fails.
+            let _ = error.print();
+        }
+        _ => eprintln!("ardma: {}", problem(&error.render().to_string())),
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+/// The problem in clap's text, behind which follow the usage and hints.
+fn problem(text: &str) -> String {
+    let ends = ["\n\nUsage:", "\n\nFor more information", "\n\n  tip:"];
+    let problem = ends.iter().fold(text, |text, end| text.split(end).next().unwrap_or(text));
+    problem.strip_prefix("error: ").unwrap_or(problem).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// A file's failure, with its name.
@@ -160,6 +203,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Failed(failed) => assurance::failed(&adaptor, failed, out),
         Command::ReadAhead(read_ahead) => assurance::read_ahead(&adaptor, read_ahead, out),
         Command::Copy(copy) => copy::run(&adaptor, copy, out),
+        Command::Add(add) => atomic::add(&adaptor, add, out),
+        Command::Swap(swap) => atomic::swap(&adaptor, swap, out),
+        Command::Perf(perf) => perf::run(&adaptor, perf, out),
         Command::Ring(ring) => message::ring(&adaptor, ring, out),
         Command::Listen(listen) => message::listen(&adaptor, listen, out),
         Command::Wait(wait) => info::wait(&adaptor, wait, out),
@@ -177,6 +223,29 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_command_line_is_one_line() {
+        let told =
+            |arguments: &[&str]| problem(&Arguments::try_parse_from(arguments).unwrap_err().to_string());
+        for (arguments, line) in [
+            (
+                &["ardma", "write", "2:0"][..],
+                "the following required arguments were not provided: <VALUE>...",
+            ),
+            (&["ardma", "write", "2:0", "-5"], "unexpected argument '-5' found"),
+            (
+                &["ardma", "list", "300"],
+                "invalid value '300' for '[NODE]': '300' is not a node id: they go from 0 to 255",
+            ),
+            (
+                &["ardma", "read", "2:0", "--size", "3"],
+                "invalid value '3' for '--size <SIZE>' [possible values: 1, 2, 4, 8]",
+            ),
+        ] {
+            assert_eq!(told(arguments), line);
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Each test names the line of the contract, or the paper, that it holds the system to.
 
 mod assurance;
+mod engine;
 mod errors;
 mod interface;
 mod inventory;
@@ -23,12 +24,12 @@ const SCRATCH: u64 = 64 << 10;
 const IO_SCRATCH: u64 = 8 << 10;
 
 /// The groups of tests.
-const GROUPS: [&str; 6] = ["local", "remote", "errors", "io", "assurance", "inventory"];
+const GROUPS: [&str; 7] = ["local", "remote", "errors", "io", "assurance", "inventory", "engine"];
 
 /// Arguments of `ardma test`.
 #[derive(Debug, Default, clap::Args)]
 #[command(
-    after_help = "On the peer run `ardma export 64K --at OFFSET`, and for --io `ardma export 8K --io --at 0xe000`. Tests that lack an argument are skipped."
+    after_help = "On the peer run `ardma export 64K --atomic --at OFFSET`, and for --io `ardma export 8K --io --at 0xe000`. Tests that lack an argument are skipped."
 )]
 pub struct Arguments {
     /// The node that exports scratch memory for the tests.
@@ -49,7 +50,10 @@ pub struct Arguments {
     /// Where in its I/O space it does: 8K that this node may read and write, and nothing in the 4K before them.
     #[arg(long, value_name = "OFFSET", value_parser = parse_size, requires = "peer")]
     io: Option<u64>,
-    /// Run only this group: local, remote, errors, io, assurance or inventory. May be given more than once.
+    /// A doorbell to which the peer listens.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(0..64), requires = "peer")]
+    doorbell: Option<u8>,
+    /// Run only this group: local, remote, errors, io, assurance, inventory or engine. May be given more than once.
     #[arg(long, value_name = "NAME", value_parser = GROUPS)]
     group: Vec<String>,
     /// Show the tests and run none.
@@ -121,7 +125,7 @@ fn clear(window: &RemoteWindow) -> Verdict {
 /// Every test, in the order in which they run.
 fn cases() -> impl Iterator<Item = &'static Case> {
     let groups = [local::CASES, interface::CASES, remote::CASES, errors::CASES, io::CASES, assurance::CASES];
-    groups.into_iter().chain([inventory::CASES]).flatten()
+    groups.into_iter().chain([inventory::CASES]).flatten().chain(engine::cases())
 }
 
 /// Runs or lists the tests.

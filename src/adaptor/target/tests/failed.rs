@@ -37,10 +37,11 @@ impl QueueModel {
         self.queued.entry(block).or_insert(self.comings);
     }
 
-    /// A check returned errors of a block; `rest` says whether it has more.
+    /// A check returned errors of a block; `rest` says whether it has more, of which nobody was told.
     pub(super) fn checked(&mut self, block: u64, rest: bool) {
         if rest {
-            self.push(block);
+            self.comings += 1;
+            self.queued.insert(block, self.comings);
         } else {
             self.queued.remove(&block);
         }
@@ -169,6 +170,32 @@ fn no_lost_error_a_late_pop_removes_only_what_was_taken() {
     rig.target.pop_failed();
     rig.target.pop_failed();
     assert_eq!(rig.drain_failed(), [(2, 0), (1, 0)]);
+}
+
+#[test]
+fn no_lost_error_a_late_pop_does_not_remove_what_a_check_has_left() {
+    let mut rig = Rig::new();
+    rig.load(1, 0, 4);
+    rig.load(1, 64, 4);
+    rig.check(1, 0, 4);
+    rig.load(1, 128, 4);
+    let requests = rig.requests();
+    rig.complete(&requests[0], Code::NoWindow);
+    rig.complete(&requests[2], Code::AccessDenied);
+    assert_eq!(rig.take_failed(), Some((1, 0)));
+    rig.complete(&requests[1], Code::Ok);
+    let answers: Vec<_> = core::iter::from_fn(|| rig.answer()).map(|(_, data)| data).collect();
+    assert_eq!(answers.last(), Some(&vec![0, Code::NoWindow.bits(), 0, 0]));
+    rig.target.pop_failed();
+    assert_eq!(rig.drain_failed(), [(1, 0)], "the load after the check failed, and nobody was told");
+    // The other direction, of which a check of one byte says nothing.
+    rig.status(1, 0);
+    rig.write(1, 0, Code::NoWindow);
+    rig.read(1, 0, 8, Code::Timeout);
+    assert_eq!(rig.take_failed(), Some((1, 0)));
+    rig.check(1, 0, 1);
+    rig.target.pop_failed();
+    assert_eq!(rig.drain_failed(), [(1, 0)]);
 }
 
 #[test]
