@@ -262,7 +262,12 @@ impl Engine {
             self.failures.push_back(Failure { place, len, direction, code });
         }
         self.list(number);
-        woken.into_iter().for_each(|number| self.list(number));
+        for number in woken {
+            if let Some(queue) = self.queue(number) {
+                queue.waits = false;
+            }
+            self.list(number);
+        }
         self.settle();
     }
 
@@ -347,6 +352,9 @@ impl Engine {
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(&(at, number)) = self.alarms.first().filter(|(at, _)| *at <= now) {
             self.alarms.remove(&(at, number));
+            if let Some(queue) = self.queue(number) {
+                queue.alarm_at = None;
+            }
             self.check_alarm(now, number);
         }
         self.put_to_rest(now);
@@ -355,17 +363,17 @@ impl Engine {
     /// Tells the guest of completions that it waits for, now or at a time.
     fn check_alarm(&mut self, now: Instant, number: Number) {
         let Some(queue) = self.queue(number) else { return };
-        match queue.alarm(now) {
-            Alarm::Off => {}
-            Alarm::At(at) => {
-                self.alarms.insert((at, number));
-            }
-            Alarm::Now => {
-                if !core::mem::replace(&mut queue.is_ready, true) {
-                    self.ready.push_back(number);
-                    self.ready_event = true;
-                }
-            }
+        let alarm = queue.alarm(now);
+        let at = if let Alarm::At(at) = alarm { Some(at) } else { None };
+        let tells = alarm == Alarm::Now && !core::mem::replace(&mut queue.is_ready, true);
+        let before = core::mem::replace(&mut queue.alarm_at, at);
+        if before != at {
+            before.map(|before| self.alarms.remove(&(before, number)));
+            at.map(|at| self.alarms.insert((at, number)));
+        }
+        if tells {
+            self.ready.push_back(number);
+            self.ready_event = true;
         }
     }
 

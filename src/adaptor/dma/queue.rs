@@ -106,6 +106,8 @@ pub(super) struct Queue {
     pub(super) list: List,
     /// What was read elsewhere and goes to local memory.
     pub(super) landings: VecDeque<(TransactionId, Bytes)>,
+    /// It waits for a way.
+    pub(super) waits: bool,
     pub(super) requests: u32,
     pub(super) bytes: u64,
     /// After an error, until the guest resumes it.
@@ -122,6 +124,8 @@ pub(super) struct Queue {
     pub(super) armed: Option<u32>,
     /// When the guest is told of what it waits for, at the latest.
     pub(super) due: Option<Instant>,
+    /// When it is to be looked whether that is so.
+    pub(super) alarm_at: Option<Instant>,
     /// It stands in the list of those of which the guest is to be told.
     pub(super) is_ready: bool,
     /// It stands in the list of those that have something to do.
@@ -145,6 +149,7 @@ impl Queue {
             cursor: 0,
             list: List::Unread,
             landings: VecDeque::new(),
+            waits: false,
             requests: 0,
             bytes: 0,
             has_failed: false,
@@ -156,6 +161,7 @@ impl Queue {
             tells: false,
             armed: None,
             due: None,
+            alarm_at: None,
             is_ready: false,
             is_listed: false,
             is_closing: false,

@@ -109,7 +109,15 @@ impl Engine {
             _ => ATOMIC_SIZE,
         };
         // A queue that has enough under way goes on when some of it ends.
-        if !queue.may_send(len) || !self.ways.take(submission.node, len, number) {
+        if !queue.may_send(len) {
+            return Cut::Stop;
+        }
+        let mut waits = queue.waits;
+        let has_room = self.ways.take(submission.node, len, number, &mut waits);
+        if let Some(queue) = self.queue(number) {
+            queue.waits = waits;
+        }
+        if !has_room {
             return Cut::Stop;
         }
         self.hand_out(now, number, &submission, piece, len)

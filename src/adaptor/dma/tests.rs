@@ -306,3 +306,35 @@ fn nothing_is_left_of_a_reset() {
     rig.engine.handle_order(rig.now, Order::Deregister(rig.key));
     assert_eq!(rig.engine.poll_order_done(), Some(Err(CommandStatus::NotFound)));
 }
+
+#[test]
+fn doorbells_without_end_cost_nothing_that_stays() {
+    let mut rig = Rig::new(Duration::from_micros(50));
+    rig.engine.queue(rig.number).unwrap().shape.coalescing =
+        Coalescing { count: 100, time: Duration::from_secs(1000) };
+    (0..ENTRIES).for_each(|_| rig.post(1, LEN - DATA));
+    rig.ring();
+    rig.settle();
+    // The way is full, and one completion is there.
+    let requests = rig.requests();
+    rig.finish(&requests[0], Code::Ok);
+    rig.settle();
+    let sizes = |engine: &Engine| {
+        let waiting = format!("{:?}", engine.ways).len();
+        (waiting, engine.alarms.len(), engine.active.len(), engine.awake.len(), engine.running.len())
+    };
+    let before = sizes(&rig.engine);
+    for turn in 0..100u32 {
+        rig.now = rig.now.after(Duration::from_micros(1));
+        for offset in [0x00, 0x08, 0x10] {
+            rig.engine.ring(rig.now, rig.number, offset, &0u32.to_le_bytes());
+        }
+        rig.settle();
+        if turn == 0 {
+            assert_eq!(sizes(&rig.engine).1, 1);
+        }
+    }
+    let after = sizes(&rig.engine);
+    assert_eq!((after.0, after.2, after.3, after.4), (before.0, before.2, before.3, before.4));
+    assert_eq!(after.1, 1);
+}

@@ -3,7 +3,7 @@
 //! A transaction that is not answered in time ends its whole flow, so that no more may be under way than the way carries in a
 //! part of that time: the allowance grows while answers come fast, and is halved when they are slow.
 //!
-//! Invariant: what waits for a way is named in it until the way, or one end of what is under way, lets it go on.
+//! Invariant: what waits stands once in one list, and something is under way whose end takes it out of that.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -52,19 +52,19 @@ pub(super) struct Ways {
 }
 
 impl Ways {
-    /// Takes room for a transaction that moves so many bytes. Where there is none, `queue` is named by a later
-    /// [`Self::free`].
-    pub(super) fn take(&mut self, node: NodeId, bytes: u64, queue: Number) -> bool {
+    /// Takes room for a transaction that moves so many bytes. Where there is none, the queue `waits`, and is named by a later
+    /// [`Self::free`]. One that waits already, be it for another way, is not put behind the others once more.
+    pub(super) fn take(&mut self, node: NodeId, bytes: u64, queue: Number, waits: &mut bool) -> bool {
         let way = self.ways.entry(node).or_default();
         // One at a time is always allowed.
         let is_full = way.requests > 0
             && (way.requests >= BULK_REQUESTS || way.bytes.saturating_add(bytes) > way.allowance);
-        if is_full {
-            way.waiting.push_back(queue);
-            return false;
-        }
-        if self.bytes > 0 && self.bytes.saturating_add(bytes) > TOTAL {
-            self.waiting.push_back(queue);
+        let is_much = self.bytes > 0 && self.bytes.saturating_add(bytes) > TOTAL;
+        if is_full || is_much {
+            let waiting = if is_full { &mut way.waiting } else { &mut self.waiting };
+            if !core::mem::replace(waits, true) {
+                waiting.push_back(queue);
+            }
             return false;
         }
         way.bytes = way.bytes.saturating_add(bytes);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     fn fill(ways: &mut Ways) -> u64 {
-        (0..).take_while(|_| ways.take(NODE, LEAST, 1)).count() as u64 * LEAST
+        (0..).take_while(|_| ways.take(NODE, LEAST, 1, &mut true)).count() as u64 * LEAST
     }
 
     #[test]
@@ -139,20 +139,22 @@ mod tests {
         );
         for _ in 0..100 {
             ways.free(at(400), NODE, LEAST, Some(at(200)), &mut wake);
-            ways.take(NODE, LEAST, 1);
+            ways.take(NODE, LEAST, 1, &mut true);
             ways.free(at(600), NODE, LEAST, Some(at(400)), &mut wake);
         }
-        assert!(ways.take(NODE, LEAST, 1));
+        assert!(ways.take(NODE, LEAST, 1, &mut true));
     }
 
     #[test]
     fn who_waits_is_named_when_something_ends() {
         let (mut ways, mut wake) = (Ways::default(), Vec::new());
-        assert!(ways.take(NODE, FIRST, 1));
+        assert!(ways.take(NODE, FIRST, 1, &mut false));
         for queue in 2..7 {
-            assert!(!ways.take(NODE, 1, queue));
+            let mut waits = false;
+            assert!(!ways.take(NODE, 1, queue, &mut waits) && waits);
+            assert!(!ways.take(NODE, 1, queue, &mut waits), "it waits once");
         }
-        assert!(ways.take(NodeId(4), 1, 9), "other ways are free");
+        assert!(ways.take(NodeId(4), 1, 9, &mut false), "other ways are free");
         ways.free(at(30), NODE, FIRST, Some(at(0)), &mut wake);
         assert_eq!(wake, [2, 3, 4, 5, 6], "nothing is under way that would name them later");
     }
@@ -160,8 +162,8 @@ mod tests {
     #[test]
     fn one_that_is_larger_than_the_allowance_goes_alone() {
         let (mut ways, mut wake) = (Ways::default(), Vec::new());
-        assert!(ways.take(NODE, 2 * FIRST, 1));
-        assert!(!ways.take(NODE, 1, 2));
+        assert!(ways.take(NODE, 2 * FIRST, 1, &mut false));
+        assert!(!ways.take(NODE, 1, 2, &mut false));
         ways.free(at(30), NODE, 2 * FIRST, None, &mut wake);
         assert_eq!(wake, [2]);
     }
