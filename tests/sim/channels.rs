@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::address::{Location, NodeId, Place};
 use assured_rdma::adaptor::memory::{Home, Segment, Source};
-use assured_rdma::adaptor::mesh::limits::WINDOW_BYTES;
+use assured_rdma::adaptor::mesh::limits::{BULK_BYTES, WINDOW_BYTES};
 use assured_rdma::adaptor::status::Code;
-use assured_rdma::adaptor::transaction::{Payload, RequestKind, TransactionId};
+use assured_rdma::adaptor::transaction::{Payload, Request, RequestKind, TransactionId};
 use assured_rdma::adaptor::{Event, Region};
 use bytes::Bytes;
 
@@ -139,4 +139,21 @@ fn a_transfer_out_of_memory_that_is_not_there_fails_alone() {
     let ends: Vec<_> = world.ends.iter().map(|(_, end)| (end.id.0, end.code)).collect();
     assert_eq!(ends, [(1, Code::Ok), (2, Code::LocalFault), (3, Code::Ok)]);
     assert_eq!(world.read(A, B, 0, 8)[..], [1; 8], "nothing was written");
+}
+
+#[test]
+fn a_transfer_that_fills_its_window_is_sent_once() {
+    let mut world = direct();
+    let count = (BULK_BYTES / LEN) as u64;
+    let before = world.packets;
+    let now = world.now;
+    for id in 1..=2 * count {
+        let kind = RequestKind::Write(Bytes::from(vec![0xb0; LEN]).into());
+        let place = Place { node: B, at: Location::memory(0) };
+        world.adaptor(A).handle_bulk(now, Request { id: TransactionId(id), place, kind, posted: now });
+    }
+    assert!(world.run_until(DEADLINE, |world| world.ends.len() as u64 == 2 * count));
+    assert!(world.ends.iter().all(|(_, end)| end.code.is_ok()));
+    let sent = world.packets - before;
+    assert!(sent < 2 * (2 * count) + 8, "{sent} packets for {} writes, their answers and leases", 2 * count);
 }
