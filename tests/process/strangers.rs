@@ -65,6 +65,7 @@ fn a_node_that_is_another_without_end_holds_up_nobody_and_fills_no_log() {
     }
     talker.join().unwrap();
     assert!(checks > 20 && failed <= 2, "{failed} of {checks} loads failed");
-    let lines = router.log().len();
-    assert!(lines < 400, "{lines} lines");
+    // The crowd's links, which never say anything, end meanwhile or do not.
+    let lines = router.log().iter().filter(|line| line.contains("node 200")).count();
+    assert!(lines < 300, "{lines} lines about it");
 }
