@@ -14,6 +14,8 @@ pub struct Ways {
     /// How far each neighbour says that it is from each node; 0 for itself.
     distances: BTreeMap<LinkId, BTreeMap<NodeId, u8>>,
     routers: BTreeSet<LinkId>,
+    /// What the adaptors at the other ends claim, buses or not.
+    claims: BTreeMap<LinkId, Buses>,
     /// Nodes to which there is a way, by the events.
     up: BTreeSet<NodeId>,
 }
@@ -26,6 +28,7 @@ impl Ways {
             paths: Paths::new(Buses::single(own)),
             distances: BTreeMap::new(),
             routers: BTreeSet::new(),
+            claims: BTreeMap::new(),
             up: BTreeSet::new(),
         }
     }
@@ -38,8 +41,9 @@ impl Ways {
             End::Adaptor(buses) => buses.nodes().map(|node| (node, 0)).collect(),
             End::Router => BTreeMap::new(),
         };
-        if neighbour.end == End::Router {
-            self.routers.insert(link);
+        match neighbour.end {
+            End::Adaptor(buses) => drop(self.claims.insert(link, buses)),
+            End::Router => drop(self.routers.insert(link)),
         }
         self.distances.insert(link, distances);
         self.paths.handle_link_up(link, neighbour);
@@ -49,6 +53,7 @@ impl Ways {
     /// The link is gone.
     pub fn down(&mut self, link: LinkId) {
         self.routers.remove(&link);
+        self.claims.remove(&link);
         if self.distances.remove(&link).is_some() {
             self.paths.handle_link_down(link);
             self.follow();
@@ -102,7 +107,13 @@ impl Ways {
             assert!(!self.paths.may_come_from(link, self.own), "nobody speaks for this node");
         }
         assert_eq!(reached, self.up, "what has a way is up");
-        let told = self.distances.values().flat_map(BTreeMap::keys).filter(|&&node| node != self.own);
+        // An id without a bus in what a neighbour claims is nobody's.
+        let is_nobody = |node: NodeId| {
+            let claimed = self.claims.values().any(|buses| buses.span().contains(node));
+            claimed && !self.claims.values().any(|buses| buses.contains(node))
+        };
+        let told = self.distances.values().flat_map(BTreeMap::keys);
+        let told = told.filter(|&&node| node != self.own && !is_nobody(node));
         assert_eq!(told.copied().collect::<BTreeSet<_>>(), reached, "what is told of has a way");
     }
 }

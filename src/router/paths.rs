@@ -159,7 +159,10 @@ impl Paths {
         let own = self.own.span();
         for node in (0..=u8::MAX).map(NodeId).filter(|&node| !own.contains(node)) {
             let before = self.paths.get(&node).copied();
-            let distance = |link: &Link| link.reach.distance(node);
+            // An id without a bus, in the span of a neighbour, is nobody's, whatever routers say.
+            let has_it = |link: &Link| matches!(link.reach, Reach::Adaptor(buses) if buses.contains(node));
+            let is_nobody = self.is_neighbour(node) && !self.links.values().any(has_it);
+            let distance = |link: &Link| if is_nobody { None } else { link.reach.distance(node) };
             let still = before.and_then(|link| distance(self.links.get(&link)?));
             let best = self
                 .links
@@ -220,6 +223,20 @@ mod tests {
     /// The first `count` nodes of the span with `bits` bits from `first` on.
     fn buses(first: u8, bits: u32, count: u16) -> Buses {
         Buses::new(Span::new(NodeId(first), bits).unwrap(), count).unwrap()
+    }
+
+    #[test]
+    fn an_id_without_a_bus_in_a_neighbours_span_has_no_way_over_a_router() {
+        let mut paths = Paths::new(own());
+        paths.handle_link_up(LinkId(1), neighbour(End::Router));
+        paths.handle_routes(LinkId(1), &routes(&[(7, 1)]));
+        assert_eq!(events(&mut paths), [PathEvent::Up(NodeId(7))]);
+        paths.handle_link_up(LinkId(2), neighbour(End::Adaptor(buses(4, 2, 3))));
+        let ups = [4, 5, 6].map(|node| PathEvent::Up(NodeId(node)));
+        assert_eq!(events(&mut paths), [&ups[..], &[PathEvent::Down(NodeId(7))]].concat());
+        assert!(!paths.may_come_from(LinkId(1), NodeId(7)));
+        paths.handle_link_down(LinkId(2));
+        assert!(events(&mut paths).contains(&PathEvent::Up(NodeId(7))));
     }
 
     #[test]
