@@ -155,7 +155,8 @@ impl Hostile {
                 self.stamp = stamp.0;
             }
             Body::Ask { stamp, .. } => self.stamp = stamp.0,
-            Body::Inquire
+            Body::Lend { .. }
+            | Body::Inquire
             | Body::Inventory { .. }
             | Body::Join { .. }
             | Body::Refuse { .. }

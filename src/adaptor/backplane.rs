@@ -1,29 +1,28 @@
 //! The links between the adaptors of one process: always up, and without a wire.
 //!
-//! A packet goes from one adaptor to the other as it is, its payload uncopied. All else is as between processes: sessions, order, leases,
-//! deadlines. So one bus learns of another's reset, and of nothing else that happens there, in the way that it always does.
+//! A packet goes from one adaptor to the other as it is. What it brings of a guest's memory stays there until it is copied to where it goes.
+//! All else is as between processes: sessions, order, leases, deadlines. So one bus learns of another's reset, and of nothing else that
+//! happens there, in the way that it always does.
 
-use super::address::NodeId;
-use super::memory::{MemoryResult, Source};
+use super::address::NodeSet;
 use super::{Adaptor, Instant};
 
 /// Packets that one adaptor may give another before the others have their turn.
 const PACKETS_AT_ONCE: usize = 64;
 
-/// Takes to each adaptor what the others have for it, by bounded portions; `load` gives bytes of the memory of a node's guest. Returns whether there was anything, and so may be more.
-pub fn exchange(
-    now: Instant,
-    adaptors: &mut [&mut Adaptor],
-    mut load: impl FnMut(NodeId, &Source) -> MemoryResult,
-) -> bool {
+/// Takes to each of the adaptors, which are in the order of their ids, what the others have for it, by bounded portions. Returns whether
+/// there was anything, and so may be more.
+pub fn exchange(now: Instant, adaptors: &mut [&mut Adaptor]) -> bool {
     let mut progress = false;
     for from in 0..adaptors.len() {
-        for to in (0..adaptors.len()).filter(|&to| to != from) {
+        // With many buses, most have nothing to say to most others.
+        let others: Vec<_> =
+            adaptors.get(from).map(|adaptor| adaptor.talked_to().collect()).unwrap_or_default();
+        for node in others {
+            let Ok(to) = adaptors.binary_search_by_key(&node, |adaptor| adaptor.node()) else { continue };
             let Ok([from, to]) = adaptors.get_disjoint_mut([from, to]) else { continue };
-            let node = from.node();
             for _ in 0..PACKETS_AT_ONCE {
-                let packet = from.poll_packet(now, to.node(), &mut |source| load(node, source));
-                let Some(packet) = packet else { break };
+                let Some(packet) = from.lend_packet(now, node) else { break };
                 progress = true;
                 to.take_packet(now, from.node(), packet);
             }
@@ -34,9 +33,8 @@ pub fn exchange(
 
 /// Joins adaptors that are to [`exchange`] packets.
 pub fn join(now: Instant, adaptors: &mut [&mut Adaptor]) {
-    let nodes: Vec<_> = adaptors.iter().map(|adaptor| adaptor.node()).collect();
+    let nodes: NodeSet = adaptors.iter().map(|adaptor| adaptor.node()).collect();
     for adaptor in adaptors {
-        let own = adaptor.node();
-        nodes.iter().filter(|&&node| node != own).for_each(|&node| adaptor.handle_link_up(now, node));
+        adaptor.join(now, nodes);
     }
 }

@@ -3,6 +3,9 @@
 
 use bytes::Bytes;
 
+use super::address::NodeId;
+use super::mesh::packet::Incarnation;
+
 /// Names one memory operation until it is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationId(pub u64);
@@ -45,6 +48,18 @@ pub struct Source {
 /// Gives the bytes of a [`Source`], or says why there are none: the shell's way into its guest's memory.
 pub type Load<'a> = dyn FnMut(&Source) -> MemoryResult + 'a;
 
+/// Memory of another bus of this process that a transaction brings bytes from. It is read when the transaction is executed, if
+/// the bus still [lends](super::Adaptor::lends) it then.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Lent {
+    /// Whose it is.
+    pub lender: NodeId,
+    /// The life in which it was lent.
+    pub life: Incarnation,
+    /// Where the bytes are on the lender's bus.
+    pub source: Source,
+}
+
 /// What is to be done. In memory an operation is executed whole or not at all: every
 /// segment is checked before the first byte is copied.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -68,6 +83,18 @@ pub enum MemoryOperation {
         segments: Vec<Segment>,
         /// The bytes.
         data: Bytes,
+    },
+    /// Copy another bus's memory into the segments, one after the other; their lengths add up to its length. What is lent and can't
+    /// be read is a [`MemoryFault::Lender`].
+    Transfer {
+        /// Its name.
+        id: OperationId,
+        /// Whose addresses the segments are.
+        home: Home,
+        /// To where.
+        segments: Vec<Segment>,
+        /// From where.
+        from: Lent,
     },
     /// Change a number of 8 bytes, little-endian, at once: nobody sees it, or changes it, in between. Its former value is the
     /// result. What is done before and after is so for everybody who looks at the number, too.
@@ -115,14 +142,19 @@ impl MemoryOperation {
     /// Its name.
     pub const fn id(&self) -> OperationId {
         match self {
-            Self::Read { id, .. } | Self::Write { id, .. } | Self::Atomic { id, .. } => *id,
+            Self::Read { id, .. }
+            | Self::Write { id, .. }
+            | Self::Transfer { id, .. }
+            | Self::Atomic { id, .. } => *id,
         }
     }
 
     /// Where it goes, in order.
     pub fn segments(&self) -> &[Segment] {
         match self {
-            Self::Read { segments, .. } | Self::Write { segments, .. } => segments,
+            Self::Read { segments, .. } | Self::Write { segments, .. } | Self::Transfer { segments, .. } => {
+                segments
+            }
             Self::Atomic { segment, .. } => core::slice::from_ref(segment),
         }
     }
@@ -130,7 +162,10 @@ impl MemoryOperation {
     /// Whose addresses its segments are.
     pub const fn home(&self) -> Home {
         match self {
-            Self::Read { home, .. } | Self::Write { home, .. } | Self::Atomic { home, .. } => *home,
+            Self::Read { home, .. }
+            | Self::Write { home, .. }
+            | Self::Transfer { home, .. }
+            | Self::Atomic { home, .. } => *home,
         }
     }
 }
@@ -146,6 +181,8 @@ pub enum MemoryFault {
     NotShared,
     /// What answers there refused it.
     Refused,
+    /// The bus that lent memory for it has that no more.
+    Lender,
 }
 
 /// How a memory operation ended: the bytes read (empty for a write; of an atomic operation the former value), or why it was not executed.

@@ -48,7 +48,7 @@ use self::dma::Engine;
 use self::function::{Function, event as events};
 use self::inventory::{Inventory, Name};
 use self::master::{ExportError, HostedWindow, Master, Sharing};
-use self::memory::{Home, Load, MemoryFault, MemoryOperation, MemoryResult, OperationId, Source};
+use self::memory::{Home, Lent, Load, MemoryFault, MemoryOperation, MemoryResult, OperationId, Source};
 use self::mesh::limits::Window;
 use self::mesh::neighbour::Refusal;
 use self::mesh::packet::{Incarnation, Packet};
@@ -57,7 +57,7 @@ use self::pci::{ConfigAction, Meaning, registers};
 use self::random::Random;
 use self::status::Direction;
 use self::target::Target;
-use self::transaction::{Finished, Request};
+use self::transaction::{Content, Finished, Request};
 
 /// QEMU waits for a load's answer for 5 s, the time of the stores before it included, and an answer after that would break
 /// the device.
@@ -379,8 +379,39 @@ impl Adaptor {
     /// The next packet for the link to `to`; `load` gives it bytes of the guest's memory, which a function that may not be bus master doesn't reach.
     pub fn poll_packet(&mut self, now: Instant, to: NodeId, load: &mut Load<'_>) -> Option<Packet> {
         let is_master = self.function.config.bus_master_enabled();
-        let mut load = |source: &Source| if is_master { load(source) } else { Err(MemoryFault::Unmapped) };
-        self.mesh.poll_packet(now, to, &mut load)
+        let mut find = |source: &Source| {
+            if is_master { load(source).map(Content::Bytes) } else { Err(MemoryFault::Unmapped) }
+        };
+        self.mesh.poll_packet(now, to, &mut find)
+    }
+
+    /// As [`Self::poll_packet`], for another bus of the same process: the guest's memory is lent to it.
+    fn lend_packet(&mut self, now: Instant, to: NodeId) -> Option<Packet> {
+        let (lender, life) = (self.node(), self.incarnation);
+        let mut find = |source: &Source| Ok(Content::Lent(Lent { lender, life, source: source.clone() }));
+        self.mesh.poll_packet(now, to, &mut find)
+    }
+
+    /// The nodes for which there may be a packet.
+    fn talked_to(&self) -> impl Iterator<Item = NodeId> {
+        self.mesh.talked_to()
+    }
+
+    /// The buses of this process are these nodes, of which this one is one.
+    fn join(&mut self, now: Instant, nodes: NodeSet) {
+        let own = self.node();
+        self.engine.set_beside(nodes);
+        (0..=u8::MAX)
+            .map(NodeId)
+            .filter(|&node| node != own && nodes.contains(node))
+            .for_each(|node| self.handle_link_up(now, node));
+    }
+
+    /// Whether memory that this function has lent may be read now: not after a reset, nor where it may not be bus master.
+    pub fn lends(&self, lent: &Lent) -> bool {
+        lent.lender == self.node()
+            && lent.life == self.incarnation
+            && self.function.config.bus_master_enabled()
     }
 
     /// A vector to signal.

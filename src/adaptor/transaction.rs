@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::Instant;
 use super::address::Place;
 use super::channel::Channel;
-use super::memory::{AtomicAction, Source};
+use super::memory::{AtomicAction, Lent, Source};
 use super::status::{Code, Direction};
 
 /// The longest load or store of a bus in bytes.
@@ -43,15 +43,33 @@ impl From<Bytes> for Payload {
     }
 }
 
+/// What a transaction brings to its destination.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Content {
+    /// These bytes.
+    Bytes(Bytes),
+    /// Bytes of the memory of another bus of the same process.
+    Lent(Lent),
+}
+
+impl From<Bytes> for Content {
+    fn from(bytes: Bytes) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
 /// Something with a length in bytes.
 pub trait Extent {
     /// The length.
     fn extent(&self) -> usize;
 }
 
-impl Extent for Bytes {
+impl Extent for Content {
     fn extent(&self) -> usize {
-        self.len()
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Lent(lent) => lent.source.len,
+        }
     }
 }
 
@@ -66,7 +84,7 @@ impl Extent for Payload {
 
 /// What a transaction does; `P` is what it writes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum RequestKind<P = Bytes> {
+pub enum RequestKind<P = Content> {
     /// Writes these bytes.
     Write(P),
     /// Reads this many bytes.

@@ -9,15 +9,18 @@
 //! stores.) A file that is cut during the copy itself is found as well: the mapping is lost then, and the copy may have been
 //! done in part.
 
+mod direct;
 mod ordered;
 mod trap;
 
 use crate::adaptor::memory::{AtomicAction, MemoryFault};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
+pub use direct::copy;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use vm_memory::mmap::MmapRegionError;
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
@@ -25,6 +28,8 @@ use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 #[derive(Debug)]
 pub struct Mapping {
     memory: MmapRegion,
+    /// Device and inode of its file, where it has one: another mapping of that may be of the same bytes.
+    file: Option<(u64, u64)>,
     /// Every page of it is there, or can be had.
     steady: bool,
     /// Some of its pages are not the file's any more.
@@ -44,13 +49,15 @@ impl Mapping {
     /// Where the system refuses.
     pub fn of_file(place: FileOffset, len: usize, writable: bool) -> io::Result<Self> {
         let steady = is_sealed(place.file());
+        let metadata = place.file().metadata()?;
         if !steady {
             trap::arm()?;
         }
         let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let memory = MmapRegion::build(Some(place), len, protection, flags).map_err(system_error)?;
-        Ok(Self { memory, steady, lost: Cell::new(false) })
+        let file = Some((metadata.dev(), metadata.ino()));
+        Ok(Self { memory, file, steady, lost: Cell::new(false) })
     }
 
     /// New memory of `len` bytes, all 0, that nobody else sees.
@@ -60,7 +67,8 @@ impl Mapping {
     pub fn anonymous(len: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let memory = MmapRegion::build(None, len, libc::PROT_READ | libc::PROT_WRITE, flags);
-        Ok(Self { memory: memory.map_err(system_error)?, steady: true, lost: Cell::new(false) })
+        let memory = memory.map_err(system_error)?;
+        Ok(Self { memory, file: None, steady: true, lost: Cell::new(false) })
     }
 
     /// `len` bytes from the byte `start` on; `None` where they do not lie in it.

@@ -16,10 +16,30 @@ const LONG_TAIL: usize = 64;
 
 /// Copies `data` to the start of `memory`. What does not fit is left out.
 pub fn store_in_order(memory: &VolatileSlice<'_>, data: &[u8]) {
-    let (bulk, data) =
-        data.split_at(if data.len() > LONG { data.len().saturating_sub(LONG_TAIL) } else { 0 });
+    let (bulk, data) = data.split_at(unordered(data.len()));
     memory.copy_from(bulk);
-    let Ok(memory) = &memory.offset(bulk.len()) else { return };
+    if let Ok(rest) = memory.offset(bulk.len()) {
+        store_words(&rest, data);
+    }
+}
+
+/// The same with what `fill` puts into the two parts that all of `memory` is filled from: the first one is a part of it, the second one is not.
+pub fn fill_in_order(memory: &VolatileSlice<'_>, mut fill: impl FnMut(VolatileSlice<'_>)) {
+    let Ok((bulk, rest)) = memory.split_at(unordered(memory.len())) else { return };
+    fill(bulk);
+    let mut buffer = [0; LONG];
+    let Some(data) = buffer.get_mut(..rest.len()) else { return };
+    fill(VolatileSlice::from(&mut *data));
+    store_words(&rest, data);
+}
+
+/// Of so many bytes, how many at the beginning may become visible in any order.
+const fn unordered(len: usize) -> usize {
+    if len > LONG { len.saturating_sub(LONG_TAIL) } else { 0 }
+}
+
+/// Copies `data` to the start of `memory`, all of it in order.
+fn store_words(memory: &VolatileSlice<'_>, data: &[u8]) {
     let guard = memory.ptr_guard();
     let misaligned = guard.as_ptr().addr().wrapping_neg() & (WORD - 1);
     let (head, rest) = data.split_at(misaligned.min(data.len()));

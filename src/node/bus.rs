@@ -11,7 +11,7 @@ use std::rc::Rc;
 use super::StartError;
 use super::guest::Guest;
 use crate::adaptor::address::Geometry;
-use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId, Source};
+use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId, Segment, Source};
 use crate::adaptor::{Adaptor, Completion, Instant};
 use crate::poller::{Interest, Poller, Report, Token};
 use crate::vfio::{Connection, DeviceShape, Listener};
@@ -109,6 +109,12 @@ impl Bus {
     /// Copies bytes of the guest's memory out; without a guest there are none.
     pub fn load(&self, source: &Source) -> MemoryResult {
         self.guest.as_ref().map_or(Err(MemoryFault::Unmapped), |guest| guest.load(source))
+    }
+
+    /// Copies memory of the other bus's guest, whole or not at all, into segments of this one's.
+    pub fn copy_from(&self, segments: &[Segment], other: &Self, source: &Source) -> MemoryResult {
+        let guest = self.guest.as_ref().ok_or(MemoryFault::Unmapped)?;
+        guest.copy_from(segments, other.guest.as_ref().ok_or(MemoryFault::Lender)?, source)
     }
 
     /// An operation on the guest's bus that has ended.

@@ -8,7 +8,9 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use crate::adaptor::address::Geometry;
-use crate::adaptor::memory::{Home, MemoryFault, MemoryOperation, MemoryResult, OperationId, Source};
+use crate::adaptor::memory::{
+    Home, MemoryFault, MemoryOperation, MemoryResult, OperationId, Segment, Source,
+};
 use crate::adaptor::pci::msix::VECTORS;
 use crate::adaptor::{Adaptor, Busy, Completion, Instant, LoadTag, MemoryView, Region};
 use crate::poller::{Interest, Poller, Report, Token};
@@ -286,7 +288,9 @@ impl Guest {
         let kind = match operation {
             MemoryOperation::Read { .. } => DmaKind::Read(segment.len),
             MemoryOperation::Write { data, .. } => DmaKind::Write(data.clone()),
-            MemoryOperation::Atomic { .. } => return Some(Err(MemoryFault::Refused)),
+            MemoryOperation::Transfer { .. } | MemoryOperation::Atomic { .. } => {
+                return Some(Err(MemoryFault::Refused));
+            }
         };
         match self.connection.send_dma(operation.id(), segment.address, &kind) {
             Ok(()) => None,
@@ -299,6 +303,14 @@ impl Guest {
         match source.home {
             Home::Guest => self.memory.load(&source.segments),
             Home::Bus | Home::Hosted(_) => Err(MemoryFault::Refused),
+        }
+    }
+
+    /// Copies memory of the other guest, whole or not at all, into segments of this one's.
+    pub fn copy_from(&self, segments: &[Segment], other: &Self, source: &Source) -> MemoryResult {
+        match source.home {
+            Home::Guest => self.memory.copy_from(segments, &other.memory, &source.segments),
+            Home::Bus | Home::Hosted(_) => Err(MemoryFault::Lender),
         }
     }
 

@@ -4,12 +4,11 @@ use std::rc::Rc;
 
 use super::{Local, Node};
 use crate::adaptor::event::Event;
-use crate::adaptor::memory::{Home, MemoryFault};
+use crate::adaptor::memory::{Home, Lent, MemoryFault, MemoryOperation, MemoryResult, OperationId, Segment};
 use crate::adaptor::mesh::framing::Frame;
 use crate::adaptor::mesh::neighbour::{LinkId, Refusal};
 use crate::adaptor::mesh::packet::Body;
 use crate::adaptor::{Instant, backplane};
-use crate::event_loop::Clock;
 use crate::net::LinkEvent;
 use crate::router::{PathEvent, Remedy};
 
@@ -17,31 +16,37 @@ use crate::router::{PathEvent, Remedy};
 const ROUNDS_A_TURN: usize = 4;
 /// Memory operations executed in a row. A command with a long list has thousands.
 const OPERATIONS_AT_ONCE: usize = 16;
+/// Bytes that they move, after which no more are begun.
+const BYTES_AT_ONCE: usize = 1 << 20;
 
 impl Local {
-    /// Executes the core's operations, each where it belongs, and as many as others may be kept waiting for; begins those on
-    /// the guest's bus. Returns whether there were any, or any ended.
-    fn execute(&mut self, clock: &Clock) -> bool {
-        let mut progress = false;
-        while let Some((id, result)) = self.bus.poll_done() {
-            progress = true;
-            self.adaptor.handle_memory_done(clock.now(), id, result);
+    /// Executes an operation where it belongs, or begins one on the guest's bus; `None` then.
+    fn perform(&mut self, operation: &MemoryOperation) -> Option<MemoryResult> {
+        match operation.home() {
+            Home::Hosted(device) => Some(self.devices.execute(device, operation)),
+            Home::Guest | Home::Bus => self.bus.execute(operation),
         }
-        for _ in 0..OPERATIONS_AT_ONCE {
-            // An operation is executed under a lease that may run out while this turn lasts.
-            let now = clock.now();
-            self.adaptor.handle_bus_ready(self.bus.takes_bus_operations());
-            let Some(operation) = self.adaptor.poll_memory(now) else { return progress };
-            progress = true;
-            let result = match operation.home() {
-                Home::Hosted(device) => Some(self.devices.execute(device, &operation)),
-                Home::Guest | Home::Bus => self.bus.execute(&operation),
-            };
-            if let Some(result) = result {
-                self.adaptor.handle_memory_done(now, operation.id(), result);
-            }
+    }
+
+    /// Executes a transfer of memory that is another bus's: into memory at once, else by way of bytes.
+    fn transfer(
+        &mut self,
+        id: OperationId,
+        home: Home,
+        segments: Vec<Segment>,
+        from: &Lent,
+        lender: &Self,
+    ) -> Option<MemoryResult> {
+        if !lender.adaptor.lends(from) {
+            return Some(Err(MemoryFault::Lender));
         }
-        progress
+        if home == Home::Guest {
+            return Some(self.bus.copy_from(&segments, &lender.bus, &from.source));
+        }
+        match lender.bus.load(&from.source) {
+            Ok(data) => self.perform(&MemoryOperation::Write { id, home, segments, data }),
+            Err(_) => Some(Err(MemoryFault::Lender)),
+        }
     }
 
     /// Looks at the rings that the core looks at without a doorbell. What is found in one comes out as operations.
@@ -69,6 +74,46 @@ impl Local {
 }
 
 impl Node {
+    /// Executes the core's operations for a bus, each where it belongs, and as many as others may be kept waiting for; begins those on
+    /// the guest's bus. Returns whether there were any, or any ended.
+    fn execute(&mut self, number: usize) -> bool {
+        let mut progress = false;
+        let own = self.paths.own();
+        let mut bytes = 0usize;
+        for _ in 0..OPERATIONS_AT_ONCE {
+            let Some(local) = self.locals.get_mut(number) else { return progress };
+            while let Some((id, result)) = local.bus.poll_done() {
+                progress = true;
+                local.adaptor.handle_memory_done(self.clock.now(), id, result);
+            }
+            // An operation is executed under a lease that may run out while this turn lasts.
+            let now = self.clock.now();
+            local.adaptor.handle_bus_ready(local.bus.takes_bus_operations());
+            let Some(operation) = local.adaptor.poll_memory(now) else { return progress };
+            progress = true;
+            let id = operation.id();
+            bytes =
+                operation.segments().iter().fold(bytes, |bytes, segment| bytes.saturating_add(segment.len));
+            let result = match operation {
+                MemoryOperation::Transfer { id, home, segments, from } => {
+                    let lender = own.number(from.lender).unwrap_or(number);
+                    match self.locals.get_disjoint_mut([number, lender]) {
+                        Ok([local, lender]) => local.transfer(id, home, segments, &from, lender),
+                        Err(_) => Some(Err(MemoryFault::Lender)),
+                    }
+                }
+                operation => local.perform(&operation),
+            };
+            if let (Some(result), Some(local)) = (result, self.locals.get_mut(number)) {
+                local.adaptor.handle_memory_done(now, id, result);
+            }
+            if bytes >= BYTES_AT_ONCE {
+                break;
+            }
+        }
+        progress
+    }
+
     /// Hands everything that came over the links, and from the other buses, to the core. Returns whether there was anything.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
         let mut progress = self.exchange();
@@ -107,7 +152,7 @@ impl Node {
         {
             local.adaptor.handle_packet(now, packet.source, packet);
             // The queue of requests to this guest's memory is short.
-            local.execute(&self.clock);
+            self.execute(number);
         }
     }
 
@@ -128,9 +173,9 @@ impl Node {
         let mut any = false;
         for _ in 0..ROUNDS_A_TURN {
             let mut progress = false;
-            for local in &mut self.locals {
-                progress |= local.execute(&self.clock);
-                progress |= local.answer();
+            for number in 0..self.locals.len() {
+                progress |= self.execute(number);
+                progress |= self.locals.get_mut(number).is_some_and(Local::answer);
             }
             for number in 0..self.locals.len() {
                 while let Some(event) =
@@ -154,14 +199,9 @@ impl Node {
         if self.locals.len() < 2 {
             return false;
         }
-        let own = self.paths.own();
-        let (mut adaptors, buses): (Vec<_>, Vec<_>) =
-            self.locals.iter_mut().map(|local| (&mut local.adaptor, &local.bus)).unzip();
+        let mut adaptors: Vec<_> = self.locals.iter_mut().map(|local| &mut local.adaptor).collect();
         // As for what is sent.
-        backplane::exchange(self.clock.now(), &mut adaptors, |node, source| {
-            let bus = own.number(node).and_then(|number| buses.get(number));
-            bus.map_or(Err(MemoryFault::Unmapped), |bus| bus.load(source))
-        })
+        backplane::exchange(self.clock.now(), &mut adaptors)
     }
 
     /// Sends what the buses have for each other and for other nodes. Returns whether there was anything.

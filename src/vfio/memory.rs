@@ -7,7 +7,7 @@ use super::buffers::Buffers;
 use super::message::{DmaMap, DmaUnmap};
 use super::sharing::{FileId, Sharing};
 use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult, Segment};
-use crate::mapped::{Mapping, Piece};
+use crate::mapped::{Mapping, Piece, copy};
 use bytes::{Buf, Bytes};
 use log::error;
 use std::cell::RefCell;
@@ -326,15 +326,26 @@ impl GuestMemory {
                 Ok(Bytes::copy_from_slice(&piece.atomic(*action)?.to_le_bytes()))
             }
             MemoryOperation::Write { segments, data, .. } => {
-                let pieces = self.resolve(segments, true)?;
-                let mut data = data.clone();
-                for piece in &pieces {
-                    let part = data.split_to(piece.len().min(data.remaining()));
-                    piece.store(&part)?;
-                }
+                store(&self.resolve(segments, true)?, data.clone())?;
                 Ok(Bytes::new())
             }
+            MemoryOperation::Transfer { .. } => Err(MemoryFault::Lender),
         }
+    }
+
+    /// Copies segments of the other guest's memory, one after the other, into segments of this one, as long together: whole or not
+    /// at all, as [`Self::execute`].
+    ///
+    /// # Errors
+    /// [`MemoryFault::Lender`] where the other memory can't be read; else where a segment of this one may not be written.
+    pub fn copy_from(&self, segments: &[Segment], other: &Self, from: &[Segment]) -> MemoryResult {
+        let sources = other.resolve(from, false).map_err(|_| MemoryFault::Lender)?;
+        let pieces = self.resolve(segments, true)?;
+        if !copy(&pieces, &sources) {
+            let data = other.load(from).map_err(|_| MemoryFault::Lender)?;
+            store(&pieces, data)?;
+        }
+        Ok(Bytes::new())
     }
 
     /// Copies the segments, one after the other, out of memory.
@@ -403,6 +414,11 @@ impl GuestMemory {
         }
         Ok(())
     }
+}
+
+/// Copies `data` into the pieces, one after the other.
+fn store(pieces: &[Piece<'_>], mut data: Bytes) -> Result<(), MemoryFault> {
+    pieces.iter().try_for_each(|piece| piece.store(&data.split_to(piece.len().min(data.remaining()))))
 }
 
 fn range_end(at: u64, range: &Range) -> u64 {

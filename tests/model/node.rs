@@ -263,7 +263,9 @@ impl Node {
                 let value = self.memory[block];
                 (Execution::Read { block, len, value }, vec![value; len].into())
             }
-            MemoryOperation::Atomic { .. } => panic!("nobody asks for {operation:?}"),
+            MemoryOperation::Transfer { .. } | MemoryOperation::Atomic { .. } => {
+                panic!("nobody asks for {operation:?}")
+            }
         };
         self.running.push(Running { name, data, execution: execution.clone() });
         Some(execution)

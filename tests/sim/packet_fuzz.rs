@@ -65,7 +65,8 @@ impl Attack {
                     stamp = t.0
                 }
                 Body::Confirm { progress, .. } => epoch = progress.epoch.0,
-                Body::Inquire
+                Body::Lend { .. }
+                | Body::Inquire
                 | Body::Inventory { .. }
                 | Body::Join { .. }
                 | Body::Refuse { .. }
@@ -133,6 +134,7 @@ impl Attack {
                     self.executed += 1;
                     (id, Ok(Bytes::new()))
                 }
+                MemoryOperation::Transfer { .. } => panic!("a packet of a link lends memory"),
                 MemoryOperation::Atomic { id, .. } => {
                     self.executed += 1;
                     (id, Ok(Bytes::from_static(&[0; 8])))

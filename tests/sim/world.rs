@@ -10,7 +10,7 @@ use assured_rdma::adaptor::buses::Buses;
 use assured_rdma::adaptor::inventory::Name;
 use assured_rdma::adaptor::master::{HostedWindow, Rights};
 use assured_rdma::adaptor::memory::{
-    AtomicAction, DeviceId, Home, MemoryFault, MemoryOperation, Segment, Source,
+    AtomicAction, DeviceId, Home, Lent, MemoryFault, MemoryOperation, Segment,
 };
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::mesh::packet::Incarnation;
@@ -469,10 +469,8 @@ impl World {
         loop {
             places.iter().for_each(|&place| self.execute_memory_operations(place));
             let nodes = self.nodes.iter_mut().filter(|(place, _)| places.contains(place));
-            let (mut adaptors, memories): (Vec<_>, BTreeMap<_, _>) =
-                nodes.map(|(&place, node)| (&mut node.adaptor, (place, &node.memory))).unzip();
-            let load = |node, source: &Source| collect(memories[&node], &source.segments);
-            if !backplane::exchange(now, &mut adaptors, load) {
+            let mut adaptors: Vec<_> = nodes.map(|(_, node)| &mut node.adaptor).collect();
+            if !backplane::exchange(now, &mut adaptors) {
                 break;
             }
         }
@@ -517,14 +515,35 @@ impl World {
         self.execute_operations(id, Adaptor::poll_probe);
     }
 
+    /// What another bus of the process of `at` has lent.
+    fn borrow(&self, at: NodeId, lent: &Lent) -> Result<Bytes, MemoryFault> {
+        let process = self.process_of(at);
+        let lender = &self.nodes[&process.places[process.buses.number(lent.lender).unwrap()]];
+        let is_lent = lender.adaptor.lends(lent);
+        let data = if is_lent { collect(&lender.memory, &lent.source.segments).ok() } else { None };
+        data.ok_or(MemoryFault::Lender)
+    }
+
     fn execute_memory_operations(&mut self, id: NodeId) {
         self.execute_operations(id, Adaptor::poll_memory);
     }
 
     fn execute_operations(&mut self, id: NodeId, poll: fn(&mut Adaptor, Instant) -> Option<MemoryOperation>) {
         let now = self.now;
-        let node = self.nodes.get_mut(&id).unwrap();
-        while let Some(operation) = poll(&mut node.adaptor, now) {
+        while let Some(operation) = poll(&mut self.nodes.get_mut(&id).unwrap().adaptor, now) {
+            let operation = match operation {
+                MemoryOperation::Transfer { id: operation, home, segments, from } => {
+                    match self.borrow(id, &from) {
+                        Ok(data) => MemoryOperation::Write { id: operation, home, segments, data },
+                        Err(fault) => {
+                            self.adaptor(id).handle_memory_done(now, operation, Err(fault));
+                            continue;
+                        }
+                    }
+                }
+                operation => operation,
+            };
+            let node = self.nodes.get_mut(&id).unwrap();
             let home = operation.home();
             let memory = match home {
                 Home::Hosted(device) => &mut node.devices[usize::from(device.0)],
@@ -541,6 +560,7 @@ impl World {
                     }
                     (operation, spread(memory, &segments, &data))
                 }
+                MemoryOperation::Transfer { .. } => unreachable!("it is a write by now"),
                 MemoryOperation::Atomic { id, segment, action, .. } => (id, change(memory, segment, action)),
             };
             node.adaptor.handle_memory_done(now, id_of, result);

@@ -33,7 +33,7 @@ use self::queue::{Alarm, Queue, Rest};
 use self::transfers::{Kind, Transfer, Transfers};
 use self::ways::Ways;
 use super::Instant;
-use super::address::{Place, Space};
+use super::address::{NodeSet, Place, Space};
 use super::master::CommandStatus;
 use super::memory::{MemoryOperation, MemoryResult, OperationId};
 use super::status::{Code, Direction};
@@ -79,6 +79,8 @@ pub struct Failure {
 pub struct Engine {
     /// How long a ring is looked at after work before a doorbell is needed.
     poll: Duration,
+    /// The nodes of the same process, which memory is lent to.
+    beside: NodeSet,
     limit: u32,
     keys: Keys,
     queues: Vec<Option<Box<Queue>>>,
@@ -108,6 +110,7 @@ impl Engine {
     pub fn new(nodes: u16) -> Self {
         Self {
             poll: Duration::ZERO,
+            beside: NodeSet::EMPTY,
             limit: u32::from(nodes).saturating_mul(QUEUES_PER_NODE),
             keys: Keys::default(),
             queues: Vec::new(),
@@ -133,14 +136,19 @@ impl Engine {
         self.poll = poll;
     }
 
+    /// The nodes of the same process, which memory is lent to; none at first.
+    pub const fn set_beside(&mut self, nodes: NodeSet) {
+        self.beside = nodes;
+    }
+
     /// The function is reset: there are no keys and queues any more, and what was under way has no effect here.
     pub fn reset(&mut self) {
         let mut keys = core::mem::take(&mut self.keys);
         keys.clear();
         let mut transfers = core::mem::take(&mut self.transfers);
         transfers.clear();
-        let (poll, limit, next) = (self.poll, self.limit, self.next);
-        *self = Self { poll, limit, next, keys, transfers, ..Self::new(0) };
+        let (poll, beside, limit, next) = (self.poll, self.beside, self.limit, self.next);
+        *self = Self { poll, beside, limit, next, keys, transfers, ..Self::new(0) };
     }
 
     /// Whether a memory operation is the engine's.

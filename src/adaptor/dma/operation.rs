@@ -1,13 +1,15 @@
 //! An operation of a queue between its entry and its completion: what of it was handed out, and how that ended.
 //!
-//! Invariant: it is given out in pieces of at most [`MAX_PIECE`] bytes, in order; after its first error no more of it is
+//! Invariant: it is given out in pieces of at most so many bytes, in order; after its first error no more of it is
 //! given out, and it has ended when no piece is under way.
 
 use super::entry::{Action, Completion, Malformed, Submission};
+use crate::adaptor::address::NodeSet;
+use crate::adaptor::mesh::limits::LENT_BYTES;
 use crate::adaptor::mesh::packet::MAX_PAYLOAD;
 use crate::adaptor::status::{Code, StatusWord};
 
-/// The most bytes of a piece.
+/// The most bytes of a piece that is to go over a link.
 pub const MAX_PIECE: u64 = MAX_PAYLOAD as u64;
 
 /// What is to be handed out next.
@@ -29,6 +31,8 @@ pub(super) enum Piece {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Operation {
     pub(super) submission: Result<Submission, Malformed>,
+    /// The most bytes of a piece.
+    longest: u64,
     /// Bytes that were handed out.
     next: u64,
     /// What comes after the data, or instead of it, was handed out.
@@ -42,9 +46,15 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    pub(super) fn new(submission: Result<Submission, Malformed>) -> Self {
+    /// `beside` are the nodes of the same process.
+    pub(super) fn new(submission: Result<Submission, Malformed>, beside: NodeSet) -> Self {
         let failure = submission.is_err().then_some(Code::BadRequest);
-        Self { submission, next: 0, is_told: false, under_way: 0, done: 0, failure, former: 0 }
+        let is_lent = |submission: &Submission| {
+            matches!(submission.action, Action::Write | Action::Message { .. })
+                && beside.contains(submission.node)
+        };
+        let longest = if submission.as_ref().is_ok_and(is_lent) { LENT_BYTES } else { MAX_PIECE };
+        Self { submission, longest, next: 0, is_told: false, under_way: 0, done: 0, failure, former: 0 }
     }
 
     /// Whether anything of it was handed out.
@@ -68,7 +78,7 @@ impl Operation {
             Action::FetchAdd(_) | Action::CompareSwap { .. } if self.is_told => Piece::Nothing,
             Action::FetchAdd(_) | Action::CompareSwap { .. } => Piece::Atomic,
             Action::Write | Action::Read | Action::Message { .. } if left > 0 => {
-                Piece::Data { at: self.next, len: left.min(MAX_PIECE) }
+                Piece::Data { at: self.next, len: left.min(self.longest) }
             }
             Action::Message { .. } if self.is_told => Piece::Nothing,
             Action::Message { .. } if self.under_way > 0 => Piece::Later,
@@ -133,7 +143,10 @@ mod tests {
 
     fn operation(action: Action, len: u64) -> Operation {
         let (node, local) = (NodeId(2), Local::None);
-        Operation::new(Ok(Submission { action, fence: false, node, cookie: 1, remote: 0, len, local }))
+        Operation::new(
+            Ok(Submission { action, fence: false, node, cookie: 1, remote: 0, len, local }),
+            NodeSet::EMPTY,
+        )
     }
 
     fn hand_out_all(operation: &mut Operation) -> Vec<Piece> {
@@ -160,6 +173,32 @@ mod tests {
         }
         assert!(write.has_ended());
         assert_eq!((write.completion().done, write.completion().status), (2 * MAX_PIECE + 1, 0));
+    }
+
+    #[test]
+    fn what_is_lent_to_a_bus_beside_goes_in_longer_pieces_and_what_comes_from_there_does_not() {
+        let longest = |action, node| {
+            let submission = Submission {
+                action,
+                fence: false,
+                node,
+                cookie: 1,
+                remote: 0,
+                len: 1 << 20,
+                local: Local::None,
+            };
+            let operation = Operation::new(Ok(submission), [NodeId(2)].into_iter().collect());
+            operation.piece()
+        };
+        let message = Action::Message { doorbell: 1, data: 2 };
+        for (action, node, len) in [
+            (Action::Write, 2, LENT_BYTES),
+            (message, 2, LENT_BYTES),
+            (Action::Read, 2, MAX_PIECE),
+            (Action::Write, 3, MAX_PIECE),
+        ] {
+            assert_eq!(longest(action, NodeId(node)), Piece::Data { at: 0, len });
+        }
     }
 
     #[test]
@@ -199,7 +238,7 @@ mod tests {
     fn nothing_to_move_ends_at_once() {
         assert!(operation(Action::Write, 0).has_ended());
         assert!(operation(Action::Fence, 0).has_ended());
-        let malformed = Operation::new(Err(Malformed { cookie: 6 }));
+        let malformed = Operation::new(Err(Malformed { cookie: 6 }), NodeSet::EMPTY);
         assert!(malformed.has_ended());
         assert_eq!((malformed.completion().cookie, malformed.completion().status), (6, 0x8787));
     }

@@ -121,6 +121,7 @@ impl Engine {
     }
 
     pub(super) fn ring_was_read(&mut self, now: Instant, number: Number, result: MemoryResult) {
+        let beside = self.beside;
         let Some(queue) = self.queue(number) else { return };
         queue.is_reading = false;
         let Ok(data) = result else {
@@ -140,7 +141,7 @@ impl Engine {
                 break;
             }
             if queue.known > 0 && queue.may_take() {
-                queue.take(Operation::new(Submission::parse(entry)));
+                queue.take(Operation::new(Submission::parse(entry), beside));
                 queue.known = queue.known.saturating_sub(1);
             } else {
                 queue.known = 0;

@@ -6,7 +6,7 @@
 use crate::adaptor::address::Location;
 use crate::adaptor::channel::{Channel, Origin};
 use crate::adaptor::mesh::limits::Window;
-use crate::adaptor::transaction::RequestKind;
+use crate::adaptor::transaction::{Extent, RequestKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
@@ -35,7 +35,7 @@ pub struct Full;
 /// How many bytes a request holds in the buffer.
 fn held(kind: &RequestKind) -> usize {
     match kind {
-        RequestKind::Write(data) => data.len(),
+        RequestKind::Write(content) => content.extent(),
         RequestKind::Read { .. } | RequestKind::Atomic(_) => 0,
     }
 }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     fn request(source: u8, ticket: u64, len: usize) -> Inbound {
-        let kind = RequestKind::Write(Bytes::from(vec![0; len]));
+        let kind = RequestKind::Write(Bytes::from(vec![0; len]).into());
         Inbound { origin: origin(source), ticket, at: Location::memory(0), kind }
     }
 

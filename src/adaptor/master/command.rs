@@ -247,9 +247,9 @@ impl Mailbox {
             // The view may have become private while the command was under way.
             Ok(_) if self.view == MemoryView::Private && !is_removal => Err(CommandStatus::NotShared),
             Err(MemoryFault::NotShared) => Err(CommandStatus::NotShared),
-            Err(MemoryFault::Unmapped | MemoryFault::ReadOnly | MemoryFault::Refused) => {
-                Err(CommandStatus::MemoryFault)
-            }
+            Err(
+                MemoryFault::Unmapped | MemoryFault::ReadOnly | MemoryFault::Refused | MemoryFault::Lender,
+            ) => Err(CommandStatus::MemoryFault),
             Ok(bytes) => self.advance(state, &bytes, windows, next),
         };
         match outcome {

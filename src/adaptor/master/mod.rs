@@ -25,10 +25,10 @@ pub use window::{
 use super::address::{Location, Space};
 use super::channel::Origin;
 use super::dma;
-use super::memory::{Home, MemoryOperation, MemoryResult, OperationId, Segment};
+use super::memory::{Home, MemoryFault, MemoryOperation, MemoryResult, OperationId, Segment};
 use super::messages::{self, Messages};
 use super::status::{Code, Direction};
-use super::transaction::{Atomic, RequestKind};
+use super::transaction::{Atomic, Content, RequestKind};
 use access_buffer::AccessBuffer;
 use bytes::Bytes;
 use command::{Mailbox, Step};
@@ -340,9 +340,12 @@ impl Master {
     fn execute(&mut self, request: Inbound, home: Home, segments: Vec<Segment>) -> MemoryOperation {
         let Inbound { origin, ticket, kind, .. } = request;
         match kind {
-            RequestKind::Write(data) => {
+            RequestKind::Write(content) => {
                 let id = self.begin(Purpose::Write { origin, ticket });
-                MemoryOperation::Write { id, home, segments, data }
+                match content {
+                    Content::Bytes(data) => MemoryOperation::Write { id, home, segments, data },
+                    Content::Lent(from) => MemoryOperation::Transfer { id, home, segments, from },
+                }
             }
             RequestKind::Read { .. } => {
                 let len = segments.iter().map(|segment| segment.len).sum();
@@ -379,6 +382,9 @@ impl Master {
             (Purpose::Atomic { origin, ticket }, Ok(former)) if former.len() == Atomic::SIZE as usize => {
                 self.count_served(Direction::Write);
                 self.answer(origin, ticket, Code::Ok, former);
+            }
+            (Purpose::Write { origin, ticket }, Err(MemoryFault::Lender)) => {
+                self.answer(origin, ticket, Code::LocalFault, Bytes::new());
             }
             (
                 Purpose::Write { origin, ticket }
@@ -418,6 +424,9 @@ fn resolve(windows: &Windows, request: &Inbound) -> Result<(Home, Vec<Segment>),
         RequestKind::Atomic(_) => Access::Atomic,
     };
     let len = u64::try_from(request.kind.len()).unwrap_or(u64::MAX);
+    if len > MAX_REQUEST && !matches!(request.kind, RequestKind::Write(Content::Lent(_))) {
+        return Err(Code::BadSize);
+    }
     let windows = windows.get(request.at.space);
     match windows.resolve(request.origin.node, access, request.at.offset, len)? {
         // What is asked of a device has no former value.

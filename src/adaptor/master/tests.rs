@@ -54,6 +54,7 @@ impl Memory {
                 places.zip(data).for_each(|(place, &byte)| self.bytes[place] = byte);
                 (id, Ok(Bytes::new()))
             }
+            MemoryOperation::Transfer { .. } => panic!("nothing is lent here"),
             MemoryOperation::Atomic { action, .. } => {
                 let at = segments[0].address as usize;
                 let former: [u8; 8] = self.bytes[at..at + 8].try_into().unwrap();
@@ -119,7 +120,7 @@ fn origin(node: u8) -> Origin {
 }
 
 fn write(source: u8, ticket: u64, offset: u64, data: &'static [u8]) -> Inbound {
-    let kind = RequestKind::Write(Bytes::from_static(data));
+    let kind = RequestKind::Write(Bytes::from_static(data).into());
     Inbound { origin: origin(source), ticket, at: Location::memory(offset), kind }
 }
 

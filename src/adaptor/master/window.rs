@@ -6,6 +6,7 @@
 use crate::adaptor::address::{IO_OWN_SIZE, IO_WINDOW_SIZE, NodeId, NodeSet, OFFSET_BITS, Space};
 use crate::adaptor::inventory::Name;
 use crate::adaptor::memory::{DeviceId, Home, Segment};
+use crate::adaptor::mesh::limits::LENT_BYTES;
 pub use crate::adaptor::runs::GRAIN;
 use crate::adaptor::runs::{Run, Runs};
 use crate::adaptor::status::{Code, Direction};
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 pub const MAX_WINDOWS: usize = 256;
 /// The most runs of memory in all windows together.
 pub const MAX_RUNS: usize = 1 << 20;
-/// The longest request in bytes.
+/// The longest request in bytes, but for those that bring lent memory.
 pub const MAX_REQUEST: u64 = 64 << 10;
 
 /// What other nodes may do with a window.
@@ -304,7 +305,7 @@ impl WindowTable {
     /// each of them. They have to be of one home.
     ///
     /// # Errors
-    /// [`Code::BadSize`] for no bytes, more than [`MAX_REQUEST`], or windows of several homes; [`Code::NoWindow`] if any byte
+    /// [`Code::BadSize`] for no bytes, more than [`LENT_BYTES`], or windows of several homes; [`Code::NoWindow`] if any byte
     /// lies in no window; else [`Code::AccessDenied`] if any byte's window does not grant it.
     pub fn resolve(
         &self,
@@ -314,7 +315,7 @@ impl WindowTable {
         len: u64,
     ) -> Result<(Home, Vec<Segment>), Code> {
         let access = access.into();
-        if len == 0 || len > MAX_REQUEST {
+        if len == 0 || len > LENT_BYTES {
             return Err(Code::BadSize);
         }
         let mut segments = Vec::new();

@@ -2,14 +2,13 @@
 
 use core::time::Duration;
 
-use super::Timing;
 use super::initiator::Initiator;
 use super::limits::Window;
 use super::packet::Body;
 use super::responder::Responder;
+use super::{Find, Timing};
 use crate::adaptor::Instant;
 use crate::adaptor::channel::Channel;
-use crate::adaptor::memory::Load;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,8 +28,8 @@ impl Flows {
     }
 
     /// The next packet to send, answers first; requests only where the peer is `proven`.
-    pub(super) fn poll(&mut self, now: Instant, proven: bool, load: &mut Load<'_>) -> Option<Body> {
-        self.responder.poll(now).or_else(|| if proven { self.initiator.poll(now, load) } else { None })
+    pub(super) fn poll(&mut self, now: Instant, proven: bool, find: &mut Find<'_>) -> Option<Body> {
+        self.responder.poll(now).or_else(|| if proven { self.initiator.poll(now, find) } else { None })
     }
 
     /// Whether a packet waits for its turn on the link.

@@ -11,14 +11,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
+use super::Find;
 use super::limits::{PROBE_AFTER, Window};
 use super::packet::{Body, Progress, Stamp};
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::Instant;
 use crate::adaptor::channel::Channel;
-use crate::adaptor::memory::Load;
 use crate::adaptor::status::{Code, Direction};
-use crate::adaptor::transaction::{Finished, Payload, Request, RequestKind, TransactionId};
+use crate::adaptor::transaction::{Content, Extent, Finished, Payload, Request, RequestKind, TransactionId};
 
 /// What kept an answer from coming, since the last one that came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -129,7 +129,7 @@ impl Initiator {
     }
 
     /// The next packet to send; only to be called while the peer is proven to be the one that the flow is with.
-    pub(super) fn poll(&mut self, now: Instant, load: &mut Load<'_>) -> Option<Body> {
+    pub(super) fn poll(&mut self, now: Instant, find: &mut Find<'_>) -> Option<Body> {
         let progress = self.progress();
         let body = if let Some(request) = self.outstanding.get(self.cursor) {
             let sequence = self.first.plus(steps(self.cursor));
@@ -139,14 +139,17 @@ impl Initiator {
                     Body::Write { progress, sequence, at, data: data.clone() }
                 }
                 RequestKind::Write(Payload::Memory(source)) => {
-                    let loaded = if self.faults.contains_key(&request.id) { None } else { load(source).ok() };
-                    let data = loaded.filter(|data| data.len() == source.len).unwrap_or_else(|| {
+                    let found = if self.faults.contains_key(&request.id) { None } else { find(source).ok() };
+                    let found = found.filter(|content| content.extent() == source.len).unwrap_or_else(|| {
                         // If it was sent before, it may have been executed.
                         let code = if self.cursor < self.sent { Code::LinkLost } else { Code::LocalFault };
                         self.faults.entry(request.id).or_insert(code);
-                        Bytes::new()
+                        Content::Bytes(Bytes::new())
                     });
-                    Body::Write { progress, sequence, at, data }
+                    match found {
+                        Content::Bytes(data) => Body::Write { progress, sequence, at, data },
+                        Content::Lent(from) => Body::Lend { progress, sequence, at, from },
+                    }
                 }
                 RequestKind::Read { len } => Body::Read { progress, sequence, at, len: *len },
                 RequestKind::Atomic(atomic) => {

@@ -9,7 +9,7 @@ use super::stalled_tests::{PEER, from_peer, linked, no_memory, prove, start};
 use crate::adaptor::Instant;
 use crate::adaptor::address::{Location, Place};
 use crate::adaptor::channel::Channel;
-use crate::adaptor::memory::{Home, MemoryFault, MemoryResult, Segment, Source};
+use crate::adaptor::memory::{Home, MemoryFault, Segment, Source};
 use crate::adaptor::status::Code;
 use crate::adaptor::transaction::{Payload, Request, RequestKind, TransactionId};
 
@@ -22,9 +22,9 @@ fn submit(mesh: &mut Mesh, now: Instant, id: u64) {
 
 /// The lengths of the writes that are sent; `gone` is the one whose memory is not there.
 fn sent(mesh: &mut Mesh, gone: Option<u64>) -> Vec<usize> {
-    let mut load = |source: &Source| -> MemoryResult {
+    let mut load = |source: &Source| {
         let is_gone = source.segments.iter().any(|segment| Some(segment.address) == gone);
-        if is_gone { Err(MemoryFault::Unmapped) } else { Ok(Bytes::from(vec![7; source.len])) }
+        if is_gone { Err(MemoryFault::Unmapped) } else { Ok(Bytes::from(vec![7; source.len]).into()) }
     };
     let packets = core::iter::from_fn(|| mesh.poll_packet(start(), PEER, &mut load));
     packets
@@ -102,8 +102,9 @@ fn what_could_not_be_sent_is_forgotten_with_its_epoch_and_its_life() {
     mesh.handle_timeout(later);
     assert_eq!(ends(&mut mesh), [(1, Code::LocalFault), (2, Code::Timeout)]);
     submit(&mut mesh, later, 1);
-    let packet =
-        core::iter::from_fn(|| mesh.poll_packet(later, PEER, &mut |source| Ok(vec![7; source.len].into())));
+    let packet = core::iter::from_fn(|| {
+        mesh.poll_packet(later, PEER, &mut |source| Ok(Bytes::from(vec![7; source.len]).into()))
+    });
     let written = packet.filter_map(|packet| match packet.body {
         Body::Write { data, progress, .. } => Some((progress.epoch, data.len())),
         _ => None,

@@ -42,10 +42,10 @@ use super::address::{NodeId, NodeSet};
 use super::channel::{Channel, Origin};
 use super::event::Event;
 use super::master::Inbound;
-use super::memory::Load;
+use super::memory::{MemoryFault, Source};
 use super::random::Random;
 use super::status::{Code, Direction};
-use super::transaction::{Finished, Request};
+use super::transaction::{Content, Finished, Request};
 
 /// The times that bound everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +64,9 @@ impl Timing {
         self.deadline.saturating_sub(self.lease)
     }
 }
+
+/// What goes for a [`Source`] to a node: its bytes, or where it can have them.
+pub type Find<'a> = dyn FnMut(&Source) -> Result<Content, MemoryFault> + 'a;
 
 /// What another node wants of this one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -96,6 +99,8 @@ pub struct Mesh {
     sessions: BTreeMap<NodeId, Session>,
     /// The sessions in which a transaction may have ended. To look at all of them for each packet takes long where there are many.
     stirred: BTreeSet<NodeId>,
+    /// The linked nodes for which there may be a packet: all that anything happened with since there was none.
+    talked_to: BTreeSet<NodeId>,
     /// Transactions to nodes that are not known.
     unroutable: VecDeque<(Channel, Finished)>,
     outputs: Outputs,
@@ -121,6 +126,7 @@ impl Mesh {
             random,
             sessions: BTreeMap::new(),
             stirred: BTreeSet::new(),
+            talked_to: BTreeSet::new(),
             unroutable: VecDeque::new(),
             outputs: Outputs::default(),
             inventory_version: 0,
@@ -143,10 +149,11 @@ impl Mesh {
 
     /// Sends a transaction on its way; how it ends comes from [`Self::poll_finished`].
     pub fn submit(&mut self, channel: Channel, request: Request) {
-        match self.sessions.get_mut(&request.place.node) {
+        match self.session(request.place.node) {
             Some(session) => {
-                self.stirred.insert(request.place.node);
+                let node = request.place.node;
                 session.submit(channel, request);
+                self.stirred.insert(node);
             }
             None => {
                 let unroutable = Finished { id: request.id, code: Code::NoRoute, data: Bytes::new() };
@@ -175,6 +182,7 @@ impl Mesh {
         self.add(node);
         if let Some(session) = self.sessions.get_mut(&node) {
             session.handle_link_up(now);
+            self.talked_to.insert(node);
         }
     }
 
@@ -182,14 +190,18 @@ impl Mesh {
     pub fn handle_link_down(&mut self, now: Instant, node: NodeId) {
         if let Some(session) = self.sessions.get_mut(&node) {
             session.handle_link_down(now);
+            self.talked_to.remove(&node);
         }
     }
 
     /// A packet came over the link to `from`.
     pub fn handle_packet(&mut self, now: Instant, from: NodeId, packet: Packet) {
         if let Some(session) = self.sessions.get_mut(&from) {
-            self.stirred.insert(from);
             session.handle_packet(now, packet, &mut self.outputs);
+            self.stirred.insert(from);
+            if session.is_linked() {
+                self.talked_to.insert(from);
+            }
         }
     }
 
@@ -212,6 +224,9 @@ impl Mesh {
                 .map(|&(origin, ticket)| (origin.channel, ticket))
                 .collect();
             session.reincarnate(now, incarnation, &tickets);
+            if session.is_linked() {
+                self.talked_to.insert(peer);
+            }
         }
     }
 
@@ -228,14 +243,32 @@ impl Mesh {
 
     /// A request from `origin` was executed or refused.
     pub fn answer(&mut self, origin: Origin, ticket: Ticket, code: Code, data: Bytes) {
-        if let Some(session) = self.sessions.get_mut(&origin.node) {
+        if let Some(session) = self.session(origin.node) {
             session.answer(origin.channel, ticket, code, data);
         }
     }
 
-    /// The next packet for the link to `to`; `load` gives it bytes of the guest's memory.
-    pub fn poll_packet(&mut self, now: Instant, to: NodeId, load: &mut Load<'_>) -> Option<Packet> {
-        self.sessions.get_mut(&to)?.poll_packet(now, load)
+    /// The next packet for `to`; `find` gives it what is in the guest's memory.
+    pub fn poll_packet(&mut self, now: Instant, to: NodeId, find: &mut Find<'_>) -> Option<Packet> {
+        let packet = self.sessions.get_mut(&to)?.poll_packet(now, find);
+        if packet.is_none() {
+            self.talked_to.remove(&to);
+        }
+        packet
+    }
+
+    /// The nodes for which [`Self::poll_packet`] may have a packet, in rising order; for the others it has none.
+    pub fn talked_to(&self) -> impl Iterator<Item = NodeId> {
+        self.talked_to.iter().copied()
+    }
+
+    /// The session with a node that may have something to say afterwards.
+    fn session(&mut self, node: NodeId) -> Option<&mut Session> {
+        let session = self.sessions.get_mut(&node)?;
+        if session.is_linked() {
+            self.talked_to.insert(node);
+        }
+        Some(session)
     }
 
     /// What the operator or the shell has to know.
@@ -260,14 +293,17 @@ impl Mesh {
     /// This node's inventory has another version now.
     pub fn set_inventory_version(&mut self, now: Instant, version: u32) {
         self.inventory_version = version;
-        for session in self.sessions.values_mut() {
+        for (&node, session) in &mut self.sessions {
             session.set_inventory_version(now, version);
+            if session.is_linked() {
+                self.talked_to.insert(node);
+            }
         }
     }
 
     /// The answer to [`InventoryNews::Asked`]: what `to` may know of this node's inventory, of its present version.
     pub fn send_inventory(&mut self, to: NodeId, entries: Bytes) {
-        if let Some(session) = self.sessions.get_mut(&to) {
+        if let Some(session) = self.session(to) {
             session.send_inventory(entries);
         }
     }
@@ -281,6 +317,9 @@ impl Mesh {
     pub fn handle_timeout(&mut self, now: Instant) {
         for (&node, session) in &mut self.sessions {
             self.stirred.insert(node);
+            if session.is_linked() && session.poll_timeout().is_some_and(|at| at <= now) {
+                self.talked_to.insert(node);
+            }
             session.handle_timeout(now, &mut self.outputs);
         }
     }

@@ -12,6 +12,7 @@ use super::neighbour::{End, Identity, Refusal, Role, Routes};
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::address::{Location, NodeId, OFFSET_BITS, Space};
 use crate::adaptor::channel::Channel;
+use crate::adaptor::memory::Lent;
 use crate::adaptor::status::Code;
 use crate::adaptor::transaction::Atomic;
 
@@ -112,6 +113,17 @@ pub enum Body {
         at: Location,
         /// What.
         data: Bytes,
+    },
+    /// As [`Body::Write`], with bytes that are still in the sender's memory. It goes between buses of one process only.
+    Lend {
+        /// Acknowledgement and lease.
+        progress: Progress,
+        /// Its place in the flow.
+        sequence: Sequence,
+        /// Where, in the destination's offset spaces.
+        at: Location,
+        /// What.
+        from: Lent,
     },
     /// Initiating side: send back `len` bytes from there.
     Read {
@@ -408,6 +420,7 @@ impl Body {
     pub const fn is_of_a_flow(&self) -> bool {
         match self {
             Self::Write { .. }
+            | Self::Lend { .. }
             | Self::Read { .. }
             | Self::Atomic { .. }
             | Self::Confirm { .. }
@@ -453,6 +466,11 @@ impl Body {
             Self::Write { progress, sequence, at, data } => {
                 let fields = initiating(command::WRITE, progress, *sequence);
                 (Fields { address: address_of(*at), ..fields }, data)
+            }
+            // No link has it. If one had, it would be a write of nothing, which nobody executes.
+            Self::Lend { progress, sequence, at, .. } => {
+                let fields = initiating(command::WRITE, progress, *sequence);
+                (Fields { address: address_of(*at), ..fields }, &NO_BYTES)
             }
             Self::Read { progress, sequence, at, len } => {
                 let fields = initiating(command::READ, progress, *sequence);

@@ -20,16 +20,15 @@ use super::limits::{FORMER_LIVES, HELLO_AGAIN, HELLO_GAP, KEEPALIVE_PARTS, Windo
 use super::packet::{Body, Incarnation, Packet, Progress};
 use super::responder::{Freshness, Responder, Ticket};
 use super::sequence::Sequence;
-use super::{Timing, Wanted};
+use super::{Find, Timing, Wanted};
 use crate::adaptor::Instant;
 use crate::adaptor::address::{Location, NodeId};
 use crate::adaptor::channel::{Channel, Origin, PerChannel, Turns};
 use crate::adaptor::event::Event;
 use crate::adaptor::master::Inbound;
-use crate::adaptor::memory::Load;
 use crate::adaptor::random::Random;
 use crate::adaptor::status::{Code, Direction};
-use crate::adaptor::transaction::{Atomic, Finished, Request, RequestKind};
+use crate::adaptor::transaction::{Atomic, Content, Finished, Request, RequestKind};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Reach {
@@ -125,6 +124,11 @@ impl Session {
 
     pub(super) const fn is_up(&self) -> bool {
         matches!(self.reach, Reach::Up)
+    }
+
+    /// Whether there is a link, so that packets can be sent.
+    pub(super) const fn is_linked(&self) -> bool {
+        self.link
     }
 
     /// How often the node became reachable or unreachable.
@@ -253,7 +257,12 @@ impl Session {
             }
             Body::Write { progress, sequence, at, data } => {
                 if self.handle_progress(now, channel, progress, out) {
-                    self.handle_request(channel, sequence, at, RequestKind::Write(data), out);
+                    self.handle_request(channel, sequence, at, RequestKind::Write(data.into()), out);
+                }
+            }
+            Body::Lend { progress, sequence, at, from } => {
+                if self.handle_progress(now, channel, progress, out) {
+                    self.handle_request(channel, sequence, at, RequestKind::Write(Content::Lent(from)), out);
                 }
             }
             Body::Read { progress, sequence, at, len } => {
@@ -457,7 +466,7 @@ impl Session {
         }
     }
 
-    pub(super) fn poll_packet(&mut self, now: Instant, load: &mut Load<'_>) -> Option<Packet> {
+    pub(super) fn poll_packet(&mut self, now: Instant, find: &mut Find<'_>) -> Option<Packet> {
         if !self.link {
             return None;
         }
@@ -473,7 +482,7 @@ impl Session {
             return Some(self.packet(Channel::Small, body));
         }
         let proven = self.proven;
-        let next = |channel| Some((channel, self.flows.get_mut(channel).poll(now, proven, load)?));
+        let next = |channel| Some((channel, self.flows.get_mut(channel).poll(now, proven, find)?));
         let (channel, body) = self.turns.order().into_iter().find_map(next)?;
         self.turns.note(channel, self.flows.get(Channel::Bulk).has_next());
         Some(self.packet(channel, body))

@@ -10,9 +10,10 @@ use crate::adaptor::Instant;
 use crate::adaptor::address::{Location, NodeId};
 use crate::adaptor::channel::Channel;
 use crate::adaptor::event::Event;
-use crate::adaptor::memory::{MemoryFault, MemoryResult, Source};
+use crate::adaptor::memory::{MemoryFault, Source};
 use crate::adaptor::random::Random;
 use crate::adaptor::status::Code;
+use crate::adaptor::transaction::Content;
 
 pub(super) const NODE: NodeId = NodeId(1);
 pub(super) const PEER: NodeId = NodeId(2);
@@ -20,7 +21,7 @@ pub(super) const LIFE: Incarnation = Incarnation(11);
 const PEER_LIFE: Incarnation = Incarnation(22);
 const KEEPALIVE: Duration = Duration::from_secs(2);
 
-pub(super) fn no_memory(_: &Source) -> MemoryResult {
+pub(super) fn no_memory(_: &Source) -> Result<Content, MemoryFault> {
     Err(MemoryFault::Unmapped)
 }
 

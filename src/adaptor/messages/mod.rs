@@ -20,7 +20,7 @@ pub use self::doorbells::{DOORBELLS, Doorbell, Doorbells, ENTRY_SIZE, TABLE_SIZE
 use super::Instant;
 use super::address::{IO_OWN_SIZE, Location, NodeId, Space};
 use super::status::Code;
-use super::transaction::RequestKind;
+use super::transaction::{Content, RequestKind};
 
 /// The most messages that wait for the guest.
 pub const LIMIT: u32 = 1024;
@@ -111,13 +111,14 @@ impl Messages {
             return Err(Code::AccessDenied);
         }
         match kind {
-            RequestKind::Write(data) => {
+            RequestKind::Write(Content::Bytes(data)) => {
                 let mut bytes = [0; 8];
                 bytes.iter_mut().zip(data).for_each(|(to, from)| *to = *from);
                 self.push(Message { source, doorbell: number, size, data: u64::from_le_bytes(bytes) })?;
                 Ok(Bytes::new())
             }
-            RequestKind::Atomic(_) => Err(Code::BadSize),
+            // A message is no transfer.
+            RequestKind::Write(Content::Lent(_)) | RequestKind::Atomic(_) => Err(Code::BadSize),
             RequestKind::Read { .. } => {
                 let room = if doorbell.is_held() { 0 } else { self.room() };
                 let accepted = self.accepted.get(&(number, source)).copied().unwrap_or(0);

@@ -37,11 +37,11 @@ fn open() -> Messages {
 }
 
 fn write(data: &'static [u8]) -> RequestKind {
-    RequestKind::Write(Bytes::from_static(data))
+    RequestKind::Write(Bytes::from_static(data).into())
 }
 
 fn ring(messages: &mut Messages, doorbell: u8, value: u64) -> Result<(), Code> {
-    let kind = RequestKind::Write(Bytes::copy_from_slice(&value.to_le_bytes()));
+    let kind = RequestKind::Write(Bytes::copy_from_slice(&value.to_le_bytes()).into());
     messages.serve(SENDER, u64::from(doorbell) * 8, &kind).map(drop)
 }
 
@@ -114,7 +114,7 @@ fn accesses_that_are_no_doorbell_as_a_whole_are_refused() {
         (0xffc, &[1; 8], Code::NoWindow),
         (0x1f8, &[1; 8], Code::AccessDenied),
     ] {
-        let kind = RequestKind::Write(Bytes::copy_from_slice(data));
+        let kind = RequestKind::Write(Bytes::copy_from_slice(data).into());
         assert_eq!(messages.serve(SENDER, offset, &kind), Err(code), "{offset:#x} {data:?}");
         let len = data.len() as u32;
         assert_eq!(

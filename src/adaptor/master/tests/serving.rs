@@ -1,7 +1,10 @@
 //! Requests of other nodes: what is executed, refused, discarded and flushed.
 
 use super::*;
-use crate::adaptor::mesh::limits::WINDOW_REQUESTS;
+use crate::adaptor::memory::{Lent, Source};
+use crate::adaptor::mesh::limits::{LENT_BYTES, WINDOW_REQUESTS};
+use crate::adaptor::mesh::packet::Incarnation;
+use crate::adaptor::transaction::Content;
 
 #[test]
 fn a_write_and_a_read_are_executed_in_order() {
@@ -54,6 +57,42 @@ fn a_memory_fault_is_a_target_fault() {
         assert_eq!(answers(&mut master), [(2, 0, Code::TargetFault), (2, 1, Code::TargetFault)]);
     }
     assert_eq!((master.served_writes(), master.served_reads(), master.refused()), (0, 0, 6));
+}
+
+fn lent(ticket: u64, offset: u64, len: usize) -> Inbound {
+    let source = Source { home: Home::Guest, segments: vec![Segment { address: 7, len }], len };
+    let lent = Lent { lender: NodeId(2), life: Incarnation(5), source };
+    let kind = RequestKind::Write(Content::Lent(lent));
+    Inbound { origin: origin(2), ticket, at: Location::memory(offset), kind }
+}
+
+#[test]
+fn what_is_lent_is_copied_under_the_rules_of_every_write_and_may_be_longer() {
+    let (mut master, _) = exporting();
+    master.push(lent(0, 8, 16)).unwrap();
+    let operation = master.poll_operation(|_, _| true).unwrap();
+    let MemoryOperation::Transfer { id, home, segments, from } = &operation else { panic!("{operation:?}") };
+    assert_eq!((home, &segments[..]), (&Home::Guest, &[Segment { address: 0x4008, len: 16 }][..]));
+    assert_eq!((from.lender, from.life, from.source.len), (NodeId(2), Incarnation(5), 16));
+    master.handle_done(*id, Ok(Bytes::new()));
+    // Beyond the window; and longer than is allowed for, from here on.
+    let longest = LENT_BYTES as usize;
+    for (ticket, len) in (1..).zip([0x1000, longest, longest + 1]) {
+        master.push(lent(ticket, 8, len)).unwrap();
+        assert_eq!(master.poll_operation(|_, _| true), None);
+    }
+    let codes = [Code::Ok, Code::NoWindow, Code::NoWindow, Code::BadSize];
+    assert_eq!(answers(&mut master), [0, 1, 2, 3].map(|at| (2, at as u64, codes[at])));
+    assert_eq!((master.served_writes(), master.refused()), (1, 3));
+}
+
+#[test]
+fn memory_that_is_not_lent_any_more_is_a_fault_of_the_one_who_lent_it() {
+    let (mut master, _) = exporting();
+    master.push(lent(0, 8, 16)).unwrap();
+    let operation = master.poll_operation(|_, _| true).unwrap();
+    master.handle_done(operation.id(), Err(MemoryFault::Lender));
+    assert_eq!(answers(&mut master), [(2, 0, Code::LocalFault)]);
 }
 
 #[test]

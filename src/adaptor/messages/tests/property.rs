@@ -153,7 +153,8 @@ impl Rig {
         let value = if wide { self.next_value << 32 | 7 } else { self.next_value };
         let size = if wide { 8 } else { 4 };
         let data = Bytes::copy_from_slice(&value.to_le_bytes()[..usize::from(size)]);
-        let result = self.messages.serve(NodeId(node), u64::from(doorbell) * 8, &RequestKind::Write(data));
+        let result =
+            self.messages.serve(NodeId(node), u64::from(doorbell) * 8, &RequestKind::Write(data.into()));
         assert_eq!(result.map(drop), self.model.ring(node, doorbell, size, value));
     }
 
