@@ -63,3 +63,71 @@ fn a_file_that_is_cut_in_the_midst_of_a_copy_is_found_and_the_mapping_lost() {
         other.piece(0, 8).unwrap().store(&[1; 8]).unwrap();
     }
 }
+
+/// The pieces of a mapping that these ranges are, from `start` on with a byte between each two.
+fn pieces<'a>(memory: &'a Mapping, start: usize, lens: &[usize]) -> Vec<Piece<'a>> {
+    let mut at = start;
+    let pieces = lens.iter().map(|&len| {
+        let piece = memory.piece(at as u64, len as u64).unwrap();
+        at += len + 1;
+        piece
+    });
+    pieces.collect()
+}
+
+fn sealed(len: usize) -> Arc<File> {
+    let file = File::from(rustix::fs::memfd_create("direct", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap());
+    file.set_len(len as u64).unwrap();
+    rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::SHRINK).unwrap();
+    Arc::new(file)
+}
+
+#[test]
+fn however_both_are_cut_the_bytes_arrive_in_their_order_and_beside_them_nothing() {
+    let (from, to) = (mapped(&sealed(LEN)), mapped(&sealed(LEN)));
+    let data: Vec<u8> = (0..=255).cycle().skip(1).take(LEN).collect();
+    from.piece(0, LEN as u64).unwrap().store(&data).unwrap();
+    for sources in [&[13_000][..], &[1, 12_999], &[12_995, 5], &[4096, 4096, 4808], &[6, 8000, 0, 4990, 4]] {
+        for targets in [&[13_000][..], &[4097, 8903], &[8, 64, 12_928], &[4095, 1, 0, 4096, 4808]] {
+            for (start, place) in [(0, 0), (1, 0), (0, 3), (5, 8)] {
+                to.piece(0, LEN as u64).unwrap().store(&[0xa5; LEN]).unwrap();
+                assert!(copy(&pieces(&to, place, targets), &pieces(&from, start, sources)));
+                let mut found = Vec::new();
+                for piece in pieces(&to, place, targets) {
+                    let mut part = vec![0; piece.len()];
+                    piece.load(&mut part).unwrap();
+                    found.extend(part);
+                }
+                let mut wanted: Vec<u8> = Vec::new();
+                let mut at = start;
+                for len in sources {
+                    wanted.extend_from_slice(&data[at..at + len]);
+                    at += len + 1;
+                }
+                assert!(found == wanted, "{sources:?} from {start} to {targets:?} at {place}");
+                let mut all = vec![0; LEN];
+                to.piece(0, LEN as u64).unwrap().load(&mut all).unwrap();
+                let mut at = place;
+                for len in targets {
+                    all[at..at + len].fill(0xa5);
+                    at += len + 1;
+                }
+                assert!(all.iter().all(|&byte| byte == 0xa5), "{sources:?} to {targets:?} at {place}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_may_be_gone_or_the_same_bytes_is_not_copied_without_a_buffer() {
+    let (file, other) = (sealed(LEN), sealed(LEN));
+    let whole = |memory: &Mapping, to: &Mapping| {
+        let (to, from) = (to.piece(0, 8192).unwrap(), memory.piece(0, 8192).unwrap());
+        copy(&[to], &[from])
+    };
+    let (one, two, third) = (mapped(&file), mapped(&file), mapped(&other));
+    assert!(whole(&one, &third) && whole(&third, &one));
+    assert!(!whole(&one, &two), "two mappings of one file");
+    let unsteady = mapped(&file_of(LEN as u64));
+    assert!(!whole(&unsteady, &one) && !whole(&one, &unsteady));
+}

@@ -291,3 +291,57 @@ fn memory_is_told_from_what_is_none() {
         assert!(!holds(address, len), "{len:#x} bytes at {address:#x}");
     }
 }
+
+fn copied(
+    to: &GuestMemory,
+    list: &[(u64, usize)],
+    from: &GuestMemory,
+    source: &[(u64, usize)],
+) -> MemoryResult {
+    to.copy_from(&segments(list), from, &segments(source))
+}
+
+#[test]
+fn memory_of_another_guest_is_copied_whole_or_not_at_all() {
+    let (ours, theirs) = (sealed(0x4000), sealed(0x4000));
+    let (mut to, mut from) = (GuestMemory::new(), GuestMemory::new());
+    map(&mut to, range(0, 0x2000, 0, 3), Some(&ours)).unwrap();
+    map(&mut to, range(0x2000, 0x1000, 0x2000, 1), Some(&ours)).unwrap();
+    map(&mut from, range(0x8000, 0x4000, 0, 1), Some(&theirs)).unwrap();
+    theirs.write_all_at(&[7; 0x4000], 0).unwrap();
+    let lender = Err(MemoryFault::Lender);
+    assert_eq!(copied(&to, &[(0x10, 0x1000)], &from, &[(0xb001, 0x1000)]), lender, "the end is not there");
+    assert_eq!(
+        copied(&to, &[(0, 8), (0x1800, 0x1000)], &from, &[(0x8000, 0x1008)]),
+        Err(MemoryFault::ReadOnly)
+    );
+    assert_eq!(copied(&to, &[(0, 8), (0x3000, 8)], &from, &[(0x8000, 16)]), Err(MemoryFault::Unmapped));
+    assert_eq!(file_bytes(&ours, 0, 0x4000), [0; 0x4000]);
+    assert_eq!(copied(&to, &[(0, 8), (0x20, 0x1100)], &from, &[(0x8000, 0x1108)]), Ok(Bytes::new()));
+    assert_eq!(file_bytes(&ours, 0x20, 0x1100), [7; 0x1100]);
+    // What is unmapped is not lent any more.
+    unmap(&mut from, 0x8000, 0x4000, 0).unwrap();
+    theirs.write_all_at(&[8; 0x4000], 0).unwrap();
+    assert_eq!(copied(&to, &[(0, 8)], &from, &[(0x8000, 8)]), lender);
+    assert_eq!(file_bytes(&ours, 0, 8), [7; 8]);
+}
+
+#[test]
+fn what_two_guests_share_is_copied_as_if_it_were_read_before_it_is_written() {
+    // One that can't be cut, and one that can.
+    for seals in [libc::F_SEAL_SHRINK, 0] {
+        let shared = memfd(0x10_000, seals);
+        let data: Vec<u8> = (0..=250).cycle().take(0x10_000).collect();
+        let (mut to, mut from) = (GuestMemory::new(), GuestMemory::new());
+        map(&mut to, range(0x40_0000, 0x10_000, 0, 3), Some(&shared)).unwrap();
+        map(&mut from, range(0, 0x10_000, 0, 3), Some(&shared)).unwrap();
+        for (target, source) in [(100, 0), (0, 100), (0x1000, 0x1008), (0x8001, 0x8000)] {
+            shared.write_all_at(&data, 0).unwrap();
+            let (target_at, len) = (0x40_0000 + target, 0x6000);
+            assert_eq!(copied(&to, &[(target_at, len)], &from, &[(source, len)]), Ok(Bytes::new()));
+            let source = source as usize;
+            let arrived = file_bytes(&shared, target, len) == data[source..source + len];
+            assert!(arrived, "from {source} to {target}, seals {seals}");
+        }
+    }
+}

@@ -105,23 +105,40 @@ fn bytes(seed: u64, len: u64) -> Vec<u8> {
     (0..len).map(step).collect()
 }
 
+/// Writes and reads of many lengths, to and from what the far guest has exported.
+fn transfer(near: &mut Poster, far: &Guest, window: u64) {
+    for (turn, len) in [1, 8, 4096, 65_536, 65_537, 5_000_003].into_iter().enumerate() {
+        let data = bytes(turn as u64, len);
+        near.guest.set_memory(BASE + DATA + 3, &data);
+        let done = near.run(near.write(turn as u64, 3, window + 0x1001, len));
+        assert_eq!(done, Completion { status: 0, cookie: turn as u64, done: len, former: 0 });
+        assert!(far.memory_of(BASE + 0x1001, len as usize) == data, "{len} bytes are written");
+        let done = near.run(near.read(7, 6_000_001, window + 0x1001, len));
+        assert_eq!((done.status, done.done), (0, len));
+        let found = near.guest.memory_of(BASE + DATA + 6_000_001, len as usize);
+        assert!(found == data, "{len} bytes are read");
+    }
+}
+
 #[test]
 fn what_is_written_and_read_arrives_whole() {
     for options in [&[][..], &["--queue-poll", "0s"]] {
-        let mut stage = Stage::new(options);
-        let near = &mut stage.near;
-        for (turn, len) in [1, 8, 4096, 65_536, 65_537, 5_000_003].into_iter().enumerate() {
-            let data = bytes(turn as u64, len);
-            near.guest.set_memory(BASE + DATA + 3, &data);
-            let done = near.run(near.write(turn as u64, 3, stage.window + 0x1001, len));
-            assert_eq!(done, Completion { status: 0, cookie: turn as u64, done: len, former: 0 });
-            assert!(stage.far.memory_of(BASE + 0x1001, len as usize) == data, "{len} bytes are written");
-            let done = near.run(near.read(7, 6_000_001, stage.window + 0x1001, len));
-            assert_eq!((done.status, done.done), (0, len));
-            let found = near.guest.memory_of(BASE + DATA + 6_000_001, len as usize);
-            assert!(found == data, "{len} bytes are read");
-        }
+        let Stage { near, far, window, .. } = &mut Stage::new(options);
+        transfer(near, far, *window);
     }
+}
+
+#[test]
+fn so_it_does_between_guests_of_one_adaptor() {
+    let place = Place::new();
+    let socket = place.socket(3).display().to_string();
+    let _node = place.start(2, &[], &["--socket-path", &socket]);
+    let [mut far, mut near] = [2, 3].map(|id| Guest::attach(&place.socket(id)));
+    let lives = [far.incarnation(), near.incarnation()];
+    near.wait_for_life(2, lives[0]);
+    far.wait_for_life(3, lives[1]);
+    let window = far.export(BASE, LEN, READ | WRITE | ATOMIC);
+    transfer(&mut Poster::new(near), &far, window);
 }
 
 #[test]

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::address::{Location, NodeId, Place, Space};
 use assured_rdma::adaptor::buses::{Buses, Span};
 use assured_rdma::adaptor::event::Event;
-use assured_rdma::adaptor::memory::{Home, Segment, Source};
+use assured_rdma::adaptor::master::Rights;
+use assured_rdma::adaptor::memory::{Home, Lent, MemoryOperation, Segment, Source};
 use assured_rdma::adaptor::status::{Class, Code};
-use assured_rdma::adaptor::transaction::{Payload, RequestKind, TransactionId};
+use assured_rdma::adaptor::transaction::{Payload, Request, RequestKind, TransactionId};
+use assured_rdma::adaptor::{Region, backplane};
 use bytes::Bytes;
 
 use crate::network::{Faults, Station};
@@ -246,6 +248,97 @@ fn a_transfer_brings_the_memory_of_its_own_bus_and_ends_with_a_reset_of_either()
         }
         world.export(reset, 0b11, u64::MAX);
     }
+}
+
+/// A begins a transfer of its own memory to B, which has everything that it needs for it and has not executed it.
+fn hand_over(world: &mut World, id: u64) -> Lent {
+    let now = world.now;
+    let source =
+        Source { home: Home::Guest, segments: vec![Segment { address: 0x4000, len: 4096 }], len: 4096 };
+    let kind = RequestKind::Write(Payload::Memory(source));
+    let place = Place { node: B, at: Location::memory(0) };
+    world.memory(A)[0x4000..0x5000].fill(0x55);
+    world.adaptor(A).handle_bulk(now, Request { id: TransactionId(id), place, kind, posted: now });
+    let buses = world.nodes.iter_mut().filter(|(place, _)| [A, B].contains(place));
+    let mut adaptors: Vec<_> = buses.map(|(_, node)| &mut node.adaptor).collect();
+    while backplane::exchange(now, &mut adaptors) {}
+    match world.adaptor(B).clone().poll_memory(now) {
+        Some(MemoryOperation::Transfer { from, .. }) if world.adaptor(A).lends(&from) => from,
+        operation => panic!("not handed over: {operation:?}"),
+    }
+}
+
+fn target(world: &mut World) -> Vec<u8> {
+    world.memory(B)[EXPORTED as usize..][..4096].to_vec()
+}
+
+#[test]
+fn isolation_what_was_lent_is_not_read_after_a_reset() {
+    let mut world = linked();
+    let lent = hand_over(&mut world, 1);
+    world.reset(A);
+    assert!(!world.adaptor(A).lends(&lent));
+    assert_eq!(target(&mut world), [0; 4096], "A's next driver may have anything there");
+    assert!(world.run_until(KEEPALIVE, |world| world.knows(A, B) && world.knows(B, A)));
+    assert_eq!(target(&mut world), [0; 4096]);
+    assert_eq!(world.ends.len(), 0, "whoever began it is gone");
+    // The next life lends again.
+    hand_over(&mut world, 2);
+    world.take_outputs();
+    assert_eq!((world.ends[0].1.id, world.ends[0].1.code), (TransactionId(2), Code::Ok));
+    assert_eq!(target(&mut world), [0x55; 4096]);
+}
+
+#[test]
+fn what_was_lent_is_a_fault_of_the_lender_where_it_is_no_bus_master_any_more() {
+    let mut world = linked();
+    hand_over(&mut world, 1);
+    let now = world.now;
+    world.adaptor(A).handle_store(now, Region::Config, 4, &[2, 0]).unwrap();
+    world.take_outputs();
+    assert_eq!((world.ends[0].1.id, world.ends[0].1.code), (TransactionId(1), Code::LocalFault));
+    assert_eq!(target(&mut world), [0; 4096]);
+    world.adaptor(A).handle_store(now, Region::Config, 4, &[6, 0]).unwrap();
+    hand_over(&mut world, 2);
+    world.take_outputs();
+    assert_eq!(world.ends[1].1.code, Code::Ok);
+}
+
+#[test]
+fn a_reset_of_the_other_bus_ends_what_was_lent_to_it() {
+    let mut world = linked();
+    hand_over(&mut world, 1);
+    world.reset(B);
+    assert_eq!(target(&mut world), [0; 4096]);
+    assert!(world.run_until(DEADLINE, |world| !world.ends.is_empty()));
+    assert!(!world.ends[0].1.code.is_ok());
+    assert_eq!(target(&mut world), [0; 4096]);
+}
+
+#[test]
+fn memory_that_is_not_there_when_it_is_lent_fails_alone() {
+    let mut world = linked();
+    hand_over(&mut world, 1);
+    let nowhere =
+        Source { home: Home::Guest, segments: vec![Segment { address: 1 << 40, len: 64 }], len: 64 };
+    world.bulk(A, B, 0, TransactionId(2), RequestKind::Write(Payload::Memory(nowhere)));
+    hand_over(&mut world, 3);
+    world.take_outputs();
+    let ends: Vec<_> = world.ends.iter().map(|(_, end)| (end.id.0, end.code)).collect();
+    assert_eq!(ends, [(1, Code::Ok), (2, Code::LocalFault), (3, Code::Ok)]);
+}
+
+#[test]
+fn memory_is_lent_to_a_device_that_another_bus_hosts() {
+    let mut world = linked();
+    let rights = Rights { read: true, write: true, atomic: false };
+    let at = world.host(B, Space::Memory, 0x10_000, rights);
+    let segments = vec![Segment { address: 0x4000, len: 4096 }];
+    world.memory(A)[0x4000..0x5000].fill(0x66);
+    let source = Source { home: Home::Guest, segments, len: 4096 };
+    world.bulk(A, B, at.offset, TransactionId(1), RequestKind::Write(Payload::Memory(source)));
+    assert_eq!(world.ends[0].1.code, Code::Ok);
+    assert_eq!(world.device(B)[..4096], [0x66; 4096]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub const BULK_REQUESTS: usize = 1024;
 pub const BULK_BYTES: usize = 4 << 20;
 
 /// The most bytes of one transaction that brings memory of another bus of the same process. (No packet has them.)
-pub const LENT_BYTES: u64 = 256 << 10;
+pub const LENT_BYTES: u64 = 512 << 10;
 
 /// How much of a flow may be unanswered: [`WINDOW_REQUESTS`] and [`WINDOW_BYTES`], except in tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -62,15 +62,15 @@ fn bytes_outside_windows_have_no_window() {
 }
 
 #[test]
-fn a_request_has_from_one_byte_to_256_kib() {
+fn a_request_has_from_one_byte_to_512_kib() {
     let mut table = WindowTable::new(SIZE);
-    table.insert(&export(Some(0), &[(0, 0x80000)])).unwrap();
-    for len in [0, 0x40001, u64::MAX] {
+    table.insert(&export(Some(0), &[(0, 0x90000)])).unwrap();
+    for len in [0, 0x80001, u64::MAX] {
         assert_eq!(table.resolve(NODE, Direction::Write, 0, len), Err(Code::BadSize));
     }
     assert_eq!(
-        table.resolve(NODE, Direction::Write, 1, 0x40000),
-        Ok((Home::Guest, vec![segment(1, 0x40000)]))
+        table.resolve(NODE, Direction::Write, 1, 0x80000),
+        Ok((Home::Guest, vec![segment(1, 0x80000)]))
     );
 }
 
@@ -201,7 +201,7 @@ fn windows_and_runs_are_bounded_and_come_back() {
 type Model = BTreeMap<u64, (Export, u64)>;
 
 fn model_resolve(model: &Model, direction: Direction, offset: u64, len: u64) -> Result<Vec<u64>, Code> {
-    if len == 0 || len > 0x40000 {
+    if len == 0 || len > 0x80000 {
         return Err(Code::BadSize);
     }
     let bytes: Vec<u128> = (0..u128::from(len)).map(|index| u128::from(offset) + index).collect();
