@@ -224,6 +224,7 @@ impl Stage {
                 }
                 Ok(Bytes::new())
             }
+            MemoryOperation::Transfer { .. } => panic!("a packet of a link lends memory: {operation:?}"),
             MemoryOperation::Atomic { segment, action, .. } => {
                 judge(node, segment, true);
                 let place = &mut memory[segment.address as usize..][..8];

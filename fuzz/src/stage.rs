@@ -440,7 +440,9 @@ fn judge(operation: &MemoryOperation) {
     let (segments, right, byte) = match operation {
         MemoryOperation::Read { segments, .. } => (&segments[..], READ, None),
         MemoryOperation::Write { segments, data, .. } => (&segments[..], WRITE, data.first().copied()),
-        MemoryOperation::Atomic { .. } => panic!("isolation: {operation:?}, and nobody granted that"),
+        MemoryOperation::Transfer { .. } | MemoryOperation::Atomic { .. } => {
+            panic!("isolation: {operation:?}, and nobody granted that")
+        }
     };
     let may = |export: &Export| {
         let writer = if export.node == HONEST { HONEST_BYTE } else { HOSTILE_BYTE };
@@ -495,6 +497,6 @@ fn execute(memory: &mut [u8], operation: &MemoryOperation) -> Result<Bytes, Memo
             assert!(rest.is_empty(), "segments add up to the data");
             Ok(Bytes::new())
         }
-        MemoryOperation::Atomic { .. } => Err(MemoryFault::Refused),
+        MemoryOperation::Transfer { .. } | MemoryOperation::Atomic { .. } => Err(MemoryFault::Refused),
     }
 }

@@ -34,7 +34,8 @@ pub struct Segment {
     pub len: usize,
 }
 
-/// Bytes of this node's memory that a transaction carries to another node. They are looked up when the transaction is sent, as they are then.
+/// Bytes of this node's memory that a transaction carries to another node. They are looked up when the transaction is sent, or, on another bus
+/// of this process, executed, as they are then.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
     /// Whose addresses the segments are.
