@@ -14,9 +14,9 @@ use crate::poller::{Interest, Poller, Token};
 
 /// Bytes that are read in one system call where not more comes.
 pub const CHUNK: usize = 64 << 10;
-/// The most that is moved in one system call, since each has its price: packets are gathered up to this before they are written, and
-/// so much is read where bulk traffic waits in the socket.
-pub const MOST_AT_ONCE: usize = 256 << 10;
+/// The most that is moved in one system call: packets are gathered up to this before they are written, and so much is read where
+/// bulk traffic waits in the socket. With a quarter of it, a transfer between two processes reaches 0.7 of the rate.
+pub const MOST_AT_ONCE: usize = 1 << 20;
 
 /// A connection, registered with the poller for as long as it lives.
 #[derive(Debug)]

@@ -46,7 +46,7 @@ const MAX_ROUTERS: usize = 256;
 /// Connections accepted in one turn.
 const ACCEPTS_A_TURN: usize = 16;
 /// Chunks written to one link in one turn.
-const CHUNKS_A_TURN: usize = 4;
+const CHUNKS_A_TURN: usize = 1;
 
 /// What the links need to know.
 #[derive(Clone, Debug)]
