@@ -121,30 +121,19 @@ impl Connection {
         self.blocked = false;
     }
 
-    /// Sends what is left over and the packets that `next` appends, until it says that there are no more or the socket is full. At
-    /// most `chunks` chunks are sent, so that one link does not keep the others waiting.
-    ///
-    /// Returns whether anything was sent.
+    /// Sends what is left over and the packets that `next` appends, until it says that there are no more, or enough are together that
+    /// other links should not be kept waiting. Returns whether anything was sent.
     ///
     /// # Errors
     /// As the socket gives them.
-    pub fn send(
-        &mut self,
-        poller: &Poller,
-        chunks: usize,
-        mut next: impl FnMut(&mut Outgoing) -> bool,
-    ) -> io::Result<bool> {
+    pub fn send(&mut self, poller: &Poller, mut next: impl FnMut(&mut Outgoing) -> bool) -> io::Result<bool> {
         let mut progress = false;
-        for _ in 0..chunks {
-            if self.blocked {
-                break;
-            }
+        if !self.blocked {
             while self.out.len() < MOST_AT_ONCE && next(&mut self.out) {}
-            if self.out.is_empty() && self.transport.flush()? {
-                break;
+            if !self.out.is_empty() || !self.transport.flush()? {
+                self.blocked = !self.write_out()?;
+                progress = true;
             }
-            self.blocked = !self.write_out()?;
-            progress = true;
         }
         self.set_interest(poller, Interest { readable: true, writable: self.blocked })?;
         Ok(progress)
