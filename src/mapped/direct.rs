@@ -35,7 +35,7 @@ struct Source<'a> {
 impl Source<'_> {
     /// Copies as many bytes as `place` has.
     fn copy_to(&mut self, mut place: VolatileSlice<'_>) {
-        while place.len() > 0 {
+        while !place.is_empty() {
             let Some(rest) = self.rest.take().or_else(|| self.pieces.next().map(|piece| piece.slice)) else {
                 return;
             };
@@ -44,7 +44,7 @@ impl Source<'_> {
                 return;
             };
             now.copy_to_volatile_slice(start);
-            self.rest = (later.len() > 0).then_some(later);
+            self.rest = (!later.is_empty()).then_some(later);
             place = behind;
         }
     }

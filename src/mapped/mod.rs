@@ -200,4 +200,5 @@ fn fault_in(slice: &VolatileSlice<'_>, write: bool) -> Result<(), MemoryFault> {
 }
 
 #[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
 mod tests;

@@ -9,6 +9,7 @@ pub mod framing;
 mod initiator;
 pub mod limits;
 pub mod neighbour;
+mod numbers;
 pub mod packet;
 mod responder;
 pub mod sequence;

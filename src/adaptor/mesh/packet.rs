@@ -9,6 +9,7 @@ use core::fmt;
 use crc_fast::{CrcAlgorithm, Digest};
 
 use super::neighbour::{End, Identity, Refusal, Role, Routes};
+use super::numbers::{Reader, Writer};
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::address::{Location, NodeId, OFFSET_BITS, Space};
 use crate::adaptor::channel::Channel;
@@ -463,14 +464,11 @@ impl Body {
             Self::Inventory { version, entries } => {
                 (Fields { command: command::INVENTORY, sequence: *version, ..none }, entries)
             }
-            Self::Write { progress, sequence, at, data } => {
+            Self::Write { progress, sequence, at, .. } | Self::Lend { progress, sequence, at, .. } => {
                 let fields = initiating(command::WRITE, progress, *sequence);
+                // No link has what is lent. If one had, it would be a write of nothing, which nobody executes.
+                let data = if let Self::Write { data, .. } = self { data } else { &NO_BYTES };
                 (Fields { address: address_of(*at), ..fields }, data)
-            }
-            // No link has it. If one had, it would be a write of nothing, which nobody executes.
-            Self::Lend { progress, sequence, at, .. } => {
-                let fields = initiating(command::WRITE, progress, *sequence);
-                (Fields { address: address_of(*at), ..fields }, &NO_BYTES)
             }
             Self::Read { progress, sequence, at, len } => {
                 let fields = initiating(command::READ, progress, *sequence);
@@ -576,35 +574,4 @@ fn header_and_payload_crc(header: &[u8; HEADER_LEN], data: &[u8]) -> u32 {
     digest.update(&cleared);
     digest.update(data);
     u32::try_from(digest.finalize()).unwrap_or(u32::MAX)
-}
-
-/// Fills from the front; what does not fit is left out (the fields of a header fit).
-struct Writer<'a>(&'a mut [u8]);
-
-impl Writer<'_> {
-    fn put<const N: usize>(&mut self, value: [u8; N]) {
-        if let Some((field, rest)) = core::mem::take(&mut self.0).split_first_chunk_mut() {
-            *field = value;
-            self.0 = rest;
-        }
-    }
-}
-
-/// Takes little-endian numbers off the front; beyond the end they are 0 (lengths are checked before).
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let (value, rest) = self.0.split_first_chunk().map_or(([0; N], &[][..]), |(v, r)| (*v, r));
-        self.0 = rest;
-        value
-    }
-
-    fn u32(&mut self) -> u32 {
-        u32::from_le_bytes(self.take())
-    }
-
-    fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.take())
-    }
 }
