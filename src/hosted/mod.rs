@@ -27,8 +27,8 @@ use scratchpad::{ALIASES, Scratchpad};
 /// what is asked for, or nothing; a fault is a *target fault* at the node that asked. It need not have asked lately: a read may
 /// be of a node that has given up on it, so that reading has no effect.
 pub trait HostedDevice {
-    /// Reads from the byte `offset` of the device on; in the I/O space this is one access, else any number of bytes up to 64
-    /// KiB.
+    /// Reads from the byte `offset` of the device on; in the I/O space this is one access, else any number of bytes that a
+    /// transaction can have.
     ///
     /// # Errors
     /// Where the device has no such bytes, or not in this size.
