@@ -62,11 +62,8 @@ guests_start() {
     shared=$(mktemp /dev/shm/assured-rdma.XXXXXX)
     exec {shared_file}<>"$shared"
     rm "$shared"
-    for node in 1 2; do
-        node_qemu[node]="-object memory-backend-file,id=shared,share=on,size=$SHARED_BYTES,mem-path=/proc/self/fd/$shared_file"
-        node_qemu[node]+=" -device ivshmem-plain,memdev=shared -netdev $(network "$node" $((3 - node)))"
-        node_qemu[node]+=" -device virtio-net-pci,netdev=net,romfile=,host_mtu=$NETWORK_MTU,mac=52:54:00:00:00:0$node"
-    done
+    # shellcheck disable=SC2034 # nodes.sh starts guests with it
+    node_qemu=([1]=$(guest_devices 1) [2]=$(guest_devices 2))
     nodes_plan 2
     for node in 1 2; do adaptor_start "$node"; done
     for node in 1 2; do node_boot "$node"; done
@@ -77,10 +74,15 @@ guests_start() {
     ! has rxe || for node in 1 2; do rxe_up "$node" || missing rxe "$reason"; done
 }
 
-# The network of a guest: one datagram a packet, which no program but the two QEMUs touches.
-network() {
-    printf 'dgram,id=net,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s' "$WORK/network$1" "$WORK/network$2"
+# guest_devices NODE: the network is one datagram a packet, which no program but the two QEMUs touches.
+guest_devices() {
+    printf '%s ' -object "memory-backend-file,id=shared,share=on,size=$SHARED_BYTES,mem-path=/proc/self/fd/$shared_file" \
+        -device ivshmem-plain,memdev=shared \
+        -netdev "$(network "$1" $((3 - $1)))" \
+        -device "virtio-net-pci,netdev=net,romfile=,host_mtu=$NETWORK_MTU,mac=52:54:00:00:00:0$1"
 }
+
+network() { printf 'dgram,id=net,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s' "$WORK/network$1" "$WORK/network$2"; }
 
 rxe_up() {
     local command

@@ -32,7 +32,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = Shared::open().and_then(|shared| match Command::parse() {
+    let command = Command::parse();
+    let result = Shared::open().and_then(|shared| match command {
         Command::Serve => shared.serve(),
         Command::Write { size, count } => write(&shared, size, count),
         Command::Latency { count } => latency(&shared, count),
