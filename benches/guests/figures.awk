@@ -24,7 +24,7 @@ END {
 }
 
 function show(i,    count, values, ratios, value, ratio, met, j) {
-    printf "%s\n    ", i > 1 ? "," : "" >json
+    printf "%s\n    ", (i == 1 ? "" : ",") >json
     if (left_out != "" && samples[i] ~ /-rxe$/) {
         printf "%-44s %s\n", name[i], left_out
         printf "{ \"name\": \"%s\", \"missing\": \"%s\" }", name[i], left_out >json
@@ -41,8 +41,8 @@ function show(i,    count, values, ratios, value, ratio, met, j) {
     printf "%-44s %10s %-9s %8s  %-14s %s\n", name[i], significant(value), unit[i], ratio == "" ? "-" : significant(ratio),
         target[i] == "" ? "-" : target[i], met == "" ? "-" : met
     printf "{ \"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", \"ratio\": %s, \"against\": %s, \"target\": \"%s\", \"met\": %s }",
-        name[i], value, unit[i], ratio == "" ? "null" : sprintf("%.6g", ratio), ratio == "" ? "null" : "\"" against[i] "\"",
-        target[i] == "" ? "-" : target[i], met == "" ? "null" : met == "met" ? "true" : "false" >json
+        name[i], value, unit[i], (ratio == "" ? "null" : sprintf("%.6g", ratio)), (ratio == "" ? "null" : "\"" against[i] "\""),
+        (target[i] == "" ? "-" : target[i]), (met == "" ? "null" : met == "met" ? "true" : "false") >json
 }
 
 # A target is ratio>=NUMBER or ratio<=NUMBER.

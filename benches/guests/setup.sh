@@ -48,11 +48,11 @@ peers_make() {
 }
 
 peers_make_root() {
-    as_root rm -rf --one-file-system "$PEERS_DIR.new"
-    step "$LAB_DIR/peers.log" "making a root with rdma_rxe in $PEERS_DIR (${PEERS_PACKAGES[*]}), a minute" \
-        as_root "$REPO/qemu-configs/lib/grow-root" "$LAB_ROOT" "$PEERS_DIR.new" "$1" "${PEERS_PACKAGES[@]}"
-    as_root rm -rf --one-file-system "$PEERS_DIR"
-    as_root mv "$PEERS_DIR.new" "$PEERS_DIR"
+    as_root rm -rf --one-file-system "$PEERS_DIR.new" &&
+        step "$LAB_DIR/peers.log" "making a root with rdma_rxe in $PEERS_DIR (${PEERS_PACKAGES[*]}), a minute" \
+            as_root "$REPO/qemu-configs/lib/grow-root" "$LAB_ROOT" "$PEERS_DIR.new" "$1" "${PEERS_PACKAGES[@]}" &&
+        as_root rm -rf --one-file-system "$PEERS_DIR" &&
+        as_root mv "$PEERS_DIR.new" "$PEERS_DIR"
 }
 
 # Both guests, with all three ways between them at the same time.
