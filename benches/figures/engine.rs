@@ -28,6 +28,11 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// What a write of 8 bytes and its answer are on the wire.
 const WIRE: Exchange = Exchange { request: 72, reply: 64 };
 
+/// Whether operations of this size are held against a stream.
+fn has_limit(len: u64) -> bool {
+    len >= 64 << 10
+}
+
 /// See the module.
 pub fn run(report: &mut Report, rounds: usize) {
     let mut pair = Pair::start(Wait::Poll);
@@ -39,8 +44,16 @@ pub fn run(report: &mut Report, rounds: usize) {
     let wanted = |report: &Report, direction: &str, size: &str| {
         report.wants_any(&format!("engine/{direction}-{size}"))
     };
+    let long = SIZES.iter().filter(|&&(len, ..)| has_limit(len));
+    let wants_limit = report.wants_any("engine/raw-stream")
+        || long
+            .flat_map(|(_, size, _)| directions.map(|(_, direction)| (direction, size)))
+            .any(|(direction, size)| wanted(report, direction, size));
+    let wants_latencies = directions.iter().any(|(_, direction)| wanted(report, direction, "latency-8B"));
     for _ in 0..rounds {
-        limits.push(STREAMS.iter().map(|&len| stream(len, STREAM_BYTES)).fold(0.0, f64::max));
+        if wants_limit {
+            limits.push(STREAMS.iter().map(|&len| stream(len, STREAM_BYTES)).fold(0.0, f64::max));
+        }
         let mut samples = rates.iter_mut();
         for (opcode, direction) in directions {
             for (len, size, count) in SIZES {
@@ -49,6 +62,9 @@ pub fn run(report: &mut Report, rounds: usize) {
                     samples.push(engine.rate(&mut pair.near, opcode, len, count));
                 }
             }
+        }
+        if !wants_latencies {
+            continue;
         }
         for (samples, (opcode, _)) in latencies.iter_mut().zip(directions) {
             samples.push(typical(LATENCIES, || engine.one(&mut pair.near, opcode, 8)));
@@ -76,7 +92,12 @@ pub fn run(report: &mut Report, rounds: usize) {
             });
         }
     }
-    report.add(Figure::new("engine/raw-stream", &limits.map(|rate| rate / 1e9), "GB/s"));
+    if wants_limit {
+        report.add(Figure::new("engine/raw-stream", &limits.map(|rate| rate / 1e9), "GB/s"));
+    }
+    if !wants_latencies {
+        return;
+    }
     let micros = |samples: &Samples| samples.map(|seconds| seconds * 1e6);
     for (samples, (_, direction)) in latencies.iter().zip(directions) {
         report.add(
