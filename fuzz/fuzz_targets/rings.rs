@@ -193,12 +193,7 @@ impl Stage {
             }
             if self.linked {
                 let [a, b] = &mut self.nodes;
-                let memories = &self.memories;
-                progress |= backplane::exchange(self.now, &mut [a, b], |node, source| {
-                    let node = usize::from(node.0) - 1;
-                    source.segments.iter().for_each(|segment| judge(node, segment, false));
-                    read(&memories[node], &source.segments)
-                });
+                progress |= backplane::exchange(self.now, &mut [a, b]);
             }
             if !progress {
                 return;
@@ -207,33 +202,44 @@ impl Stage {
     }
 
     fn execute(&mut self, node: usize, operation: &MemoryOperation) {
-        let memory = &mut self.memories[node];
         let result = match operation {
-            MemoryOperation::Read { segments, .. } => {
-                segments.iter().for_each(|segment| judge(node, segment, false));
-                read(memory, segments)
+            MemoryOperation::Read { segments, .. } => self.read(node, segments),
+            MemoryOperation::Write { segments, data, .. } => self.write(node, segments, data),
+            MemoryOperation::Transfer { segments, from, .. } => {
+                let lender = usize::from(from.lender.0) - 1;
+                let lends = self.nodes[lender].lends(from);
+                let data =
+                    if lends { self.read(lender, &from.source.segments) } else { Err(MemoryFault::Lender) };
+                data.and_then(|data| self.write(node, segments, &data))
             }
-            MemoryOperation::Write { segments, data, .. } => {
-                segments.iter().for_each(|segment| judge(node, segment, true));
-                assert_eq!(segments.iter().map(|segment| segment.len).sum::<usize>(), data.len());
-                let mut rest = &data[..];
-                for segment in segments {
-                    let (part, behind) = rest.split_at(segment.len);
-                    memory[segment.address as usize..][..segment.len].copy_from_slice(part);
-                    rest = behind;
-                }
-                Ok(Bytes::new())
-            }
-            MemoryOperation::Transfer { .. } => panic!("a packet of a link lends memory: {operation:?}"),
             MemoryOperation::Atomic { segment, action, .. } => {
                 judge(node, segment, true);
-                let place = &mut memory[segment.address as usize..][..8];
+                let place = &mut self.memories[node][segment.address as usize..][..8];
                 let former: [u8; 8] = place.try_into().unwrap();
                 place.copy_from_slice(&action.apply(u64::from_le_bytes(former)).to_le_bytes());
                 Ok(Bytes::copy_from_slice(&former))
             }
         };
         self.nodes[node].handle_memory_done(self.now, operation.id(), result);
+    }
+
+    fn read(&self, node: usize, segments: &[Segment]) -> Result<Bytes, MemoryFault> {
+        segments.iter().for_each(|segment| judge(node, segment, false));
+        let memory = &self.memories[node];
+        let parts = segments.iter().map(|segment| &memory[segment.address as usize..][..segment.len]);
+        Ok(parts.collect::<Vec<_>>().concat().into())
+    }
+
+    fn write(&mut self, node: usize, segments: &[Segment], data: &[u8]) -> Result<Bytes, MemoryFault> {
+        segments.iter().for_each(|segment| judge(node, segment, true));
+        assert_eq!(segments.iter().map(|segment| segment.len).sum::<usize>(), data.len());
+        let mut rest = data;
+        for segment in segments {
+            let (part, behind) = rest.split_at(segment.len);
+            self.memories[node][segment.address as usize..][..segment.len].copy_from_slice(part);
+            rest = behind;
+        }
+        Ok(Bytes::new())
     }
 
     fn step(&mut self, step: Step) {
@@ -364,11 +370,6 @@ fn judge(node: usize, segment: &Segment, is_write: bool) {
         _ => end <= EXPORTED,
     };
     assert!(is_command || is_granted, "isolation: {segment:?} of node {node}");
-}
-
-fn read(memory: &[u8], segments: &[Segment]) -> Result<Bytes, MemoryFault> {
-    let parts = segments.iter().map(|segment| &memory[segment.address as usize..][..segment.len]);
-    Ok(parts.collect::<Vec<_>>().concat().into())
 }
 
 fuzz_target!(|steps: Vec<Step>| {
