@@ -3,6 +3,8 @@
 //! It keeps a [`session`](self) for each configured peer, and for each other node as soon as there is a way to it. Packets
 //! arrive over links, which may be cut, and come back; the flows survive that.
 
+pub mod batch;
+mod cursor;
 mod exchange;
 mod flows;
 pub mod framing;

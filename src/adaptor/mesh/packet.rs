@@ -8,6 +8,8 @@ use bytes::Bytes;
 use core::fmt;
 use crc_fast::{CrcAlgorithm, Digest};
 
+use super::batch::Batch;
+use super::cursor::{Reader, Writer};
 use super::neighbour::{End, Identity, Refusal, Role, Routes};
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::address::{Location, NodeId, OFFSET_BITS, Space};
@@ -135,6 +137,15 @@ pub enum Body {
         /// How, see [`Atomic::operands`].
         operands: Bytes,
     },
+    /// Initiating side: several short requests.
+    Batch {
+        /// Acknowledgement and lease.
+        progress: Progress,
+        /// The place of the first in the flow; the others follow it.
+        first: Sequence,
+        /// They.
+        batch: Batch,
+    },
     /// Initiating side, no request: confirms the epoch, and tells how far it has sent, so that the
     /// responding side can say what is missing and send lost answers again.
     Confirm {
@@ -144,7 +155,7 @@ pub enum Body {
         sent: Sequence,
     },
     /// Responding side: `count` requests from `first` on are done and ended with `code`.
-    /// More than one only for writes that ended with [`Code::Ok`].
+    /// More than one only where all ended with [`Code::Ok`].
     Done {
         /// The epoch of the requests.
         epoch: Epoch,
@@ -156,7 +167,7 @@ pub enum Body {
         code: Code,
         /// For the next lease.
         stamp: Stamp,
-        /// What a read brought.
+        /// What reads and atomic operations brought, one after the other.
         data: Bytes,
     },
     /// Responding side: a request is missing; send again from `expected` on.
@@ -256,7 +267,7 @@ struct Fields {
     stamp: u64,
 }
 
-mod command {
+pub(super) mod command {
     pub const HELLO: u8 = 1;
     pub const WELCOME: u8 = 2;
     pub const WRITE: u8 = 3;
@@ -271,6 +282,7 @@ mod command {
     pub const INQUIRE: u8 = 12;
     pub const INVENTORY: u8 = 13;
     pub const ATOMIC: u8 = 14;
+    pub const BATCH: u8 = 15;
 }
 
 /// The length in bytes, header and payload, of the packet that begins `bytes`, as soon as that can be told.
@@ -330,10 +342,10 @@ impl Packet {
     /// A long payload stays: it is a good part of that itself.
     #[must_use]
     pub(in crate::adaptor) fn detach(mut self) -> Self {
-        if let Body::Write { data, .. } = &mut self.body
-            && data.len() < LONG_PAYLOAD
-        {
-            *data = Bytes::copy_from_slice(data);
+        match &mut self.body {
+            Body::Write { data, .. } if data.len() < LONG_PAYLOAD => *data = Bytes::copy_from_slice(data),
+            Body::Batch { batch, .. } => batch.detach(),
+            _ => {}
         }
         self
     }
@@ -410,6 +422,7 @@ impl Body {
             Self::Write { .. }
             | Self::Read { .. }
             | Self::Atomic { .. }
+            | Self::Batch { .. }
             | Self::Confirm { .. }
             | Self::Done { .. }
             | Self::Nak { .. }
@@ -462,6 +475,10 @@ impl Body {
                 let fields = initiating(command::ATOMIC, progress, *sequence);
                 (Fields { address: address_of(*at), ..fields }, operands)
             }
+            Self::Batch { progress, first, batch } => {
+                let fields = initiating(command::BATCH, progress, *first);
+                (Fields { count: batch.count(), ..fields }, batch.as_bytes())
+            }
             Self::Confirm { progress, sent } => (initiating(command::CONFIRM, progress, *sent), &NO_BYTES),
             Self::Done { epoch, first, count, code, stamp, data } => {
                 let fields = responding(command::DONE, *epoch, *first, *stamp);
@@ -489,8 +506,7 @@ impl Body {
         let sequence = Sequence(fields.sequence);
         let stamp = Stamp(fields.stamp);
         let progress = Progress { epoch, acknowledge: Sequence(fields.acknowledge), echo: stamp };
-        let at = Space::from_bits(fields.address >> OFFSET_BITS)
-            .map(|space| Location { space, offset: fields.address & ((1 << OFFSET_BITS) - 1) });
+        let at = location_of(fields.address);
         let body = match fields.command {
             command::HELLO | command::WELCOME => Self::Hello {
                 wants_reply: fields.command == command::HELLO,
@@ -508,6 +524,7 @@ impl Body {
                 Atomic::from_operands(&data)?;
                 Self::Atomic { progress, sequence, at: at?, operands: data.clone() }
             }
+            command::BATCH => Self::Batch { progress, first: sequence, batch: Batch::parse(data.clone())? },
             command::CONFIRM => Self::Confirm { progress, sent: sequence },
             command::DONE => Self::Done {
                 epoch,
@@ -541,8 +558,14 @@ impl Body {
 }
 
 /// A location as it stands in the address field: the space above the offset.
-fn address_of(at: Location) -> u64 {
+pub(super) fn address_of(at: Location) -> u64 {
     u64::from(at.space.bits()) << OFFSET_BITS | at.offset
+}
+
+/// The inverse of [`address_of`]; `None` where there is no such space.
+pub(super) fn location_of(address: u64) -> Option<Location> {
+    let space = Space::from_bits(address >> OFFSET_BITS)?;
+    Some(Location { space, offset: address & ((1 << OFFSET_BITS) - 1) })
 }
 
 /// CRC32C (Castagnoli) of a packet, with the CRC field and the count of routers taken as 0.
@@ -558,35 +581,4 @@ fn header_and_payload_crc(header: &[u8; HEADER_LEN], data: &[u8]) -> u32 {
     digest.update(&cleared);
     digest.update(data);
     u32::try_from(digest.finalize()).unwrap_or(u32::MAX)
-}
-
-/// Fills from the front; what does not fit is left out (the fields of a header fit).
-struct Writer<'a>(&'a mut [u8]);
-
-impl Writer<'_> {
-    fn put<const N: usize>(&mut self, value: [u8; N]) {
-        if let Some((field, rest)) = core::mem::take(&mut self.0).split_first_chunk_mut() {
-            *field = value;
-            self.0 = rest;
-        }
-    }
-}
-
-/// Takes little-endian numbers off the front; beyond the end they are 0 (lengths are checked before).
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let (value, rest) = self.0.split_first_chunk().map_or(([0; N], &[][..]), |(v, r)| (*v, r));
-        self.0 = rest;
-        value
-    }
-
-    fn u32(&mut self) -> u32 {
-        u32::from_le_bytes(self.take())
-    }
-
-    fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.take())
-    }
 }
