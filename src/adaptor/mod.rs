@@ -280,9 +280,10 @@ impl Adaptor {
         if Engine::is_own(id) {
             self.engine.handle_done(now, id, result);
             self.pass_on_engine(now);
-        } else {
-            self.master.handle_done(id, result);
+        } else if self.master.handle_done(id, result) {
             self.run(now);
+        } else {
+            self.collect_answers();
         }
     }
 

@@ -15,8 +15,9 @@ use crate::router::{PathEvent, Remedy};
 
 /// Rounds of outputs in one turn: what one brings about, the next carries out.
 const ROUNDS_A_TURN: usize = 4;
-/// Memory operations executed in a row. A command with a long list has thousands.
-const OPERATIONS_AT_ONCE: usize = 16;
+/// Memory operations executed in a row, and bytes after which there is no further one. A command with a long list has thousands.
+const OPERATIONS_AT_ONCE: usize = 256;
+const BYTES_AT_ONCE: usize = 1 << 20;
 
 impl Local {
     /// Executes the core's operations, each where it belongs, and as many as others may be kept waiting for; begins those on
@@ -27,12 +28,17 @@ impl Local {
             progress = true;
             self.adaptor.handle_memory_done(clock.now(), id, result);
         }
+        let mut bytes = 0usize;
         for _ in 0..OPERATIONS_AT_ONCE {
+            if bytes >= BYTES_AT_ONCE {
+                break;
+            }
             // An operation is executed under a lease that may run out while this turn lasts.
             let now = clock.now();
             self.adaptor.handle_bus_ready(self.bus.takes_bus_operations());
             let Some(operation) = self.adaptor.poll_memory(now) else { return progress };
             progress = true;
+            bytes = bytes.saturating_add(operation.segments().iter().map(|segment| segment.len).sum());
             let result = match operation.home() {
                 Home::Hosted(device) => Some(self.devices.execute(device, &operation)),
                 Home::Guest | Home::Bus => self.bus.execute(&operation),

@@ -308,6 +308,7 @@ impl Engine {
             return None;
         }
         self.tell_rest(number)
+            .or_else(|| if self.queue(number)?.lands_first() { self.land(number) } else { None })
             .or_else(|| self.write_completions(number))
             .or_else(|| self.land(number))
             .or_else(|| self.serve(now, number))

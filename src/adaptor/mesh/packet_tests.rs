@@ -371,9 +371,8 @@ fn body() -> impl Strategy<Value = Body> {
                 Body::Atomic { progress, sequence, at, operands: atomic.operands() }
             }
         ),
-        (progress.clone(), sequence.clone(), proptest::collection::vec((at, request()), 1..20)).prop_map(
-            |(progress, first, requests)| Body::Batch { progress, first, batch: batch(&requests) }
-        ),
+        (progress.clone(), sequence.clone(), proptest::collection::vec((at, request()), 1..20))
+            .prop_map(|(progress, first, requests)| Body::Batch { progress, first, batch: batch(&requests) }),
         (progress, sequence.clone()).prop_map(|(progress, sent)| Body::Confirm { progress, sent }),
         (
             epoch.clone(),
