@@ -3,7 +3,7 @@
 //! Each is a head of [`HEAD`] bytes (address, length, command, zeros), and behind it what it writes or its operands. Invariant: a batch
 //! has at least one request and at most [`MAX_BATCH`] bytes, and one form only.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::packet::{address_of, command, location_of};
 use crate::adaptor::address::Location;
@@ -30,10 +30,10 @@ impl Batch {
         if list.len() > MAX_BATCH {
             return None;
         }
-        let mut rest = list.clone();
-        let mut count = 0u32;
+        let (mut rest, mut count) = (&list[..], 0u32);
         while !rest.is_empty() {
-            take(&mut rest)?;
+            let (_, end) = first(rest)?;
+            (_, rest) = rest.split_at_checked(end)?;
             count = count.saturating_add(1);
         }
         (count > 0).then_some(Self { list, count })
@@ -57,29 +57,37 @@ impl Batch {
     /// The requests, in order.
     pub fn requests(self) -> impl Iterator<Item = (Location, RequestKind)> {
         let mut rest = self.list;
-        core::iter::from_fn(move || if rest.is_empty() { None } else { take(&mut rest) })
+        core::iter::from_fn(move || {
+            let ((at, kind), end) = first(&rest)?;
+            let kind = match kind {
+                RequestKind::Write(data) => RequestKind::Write(rest.slice_ref(data)),
+                RequestKind::Read { len } => RequestKind::Read { len },
+                RequestKind::Atomic(atomic) => RequestKind::Atomic(atomic),
+            };
+            rest.advance(end.min(rest.len()));
+            Some((at, kind))
+        })
     }
 }
 
-/// Takes the first request off a list; `None` where it is not in its one form.
-fn take(list: &mut Bytes) -> Option<(Location, RequestKind)> {
-    let (&[a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3, command, zeros @ ..], _) =
+/// The first request of a list, and where it ends; `None` where it is not in its one form.
+fn first(list: &[u8]) -> Option<((Location, RequestKind<&[u8]>), usize)> {
+    let (&[a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3, command, zeros @ ..], behind) =
         list.split_first_chunk::<HEAD>()?;
     let at = location_of(u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]))?;
     let len = u32::from_le_bytes([l0, l1, l2, l3]);
     let carried = if command == command::READ { 0 } else { usize::try_from(len).ok()? };
-    let end = HEAD.checked_add(carried).filter(|&end| end <= list.len())?;
+    let data = behind.get(..carried)?;
     if zeros != [0; 3] {
         return None;
     }
-    let data = list.split_to(end).split_off(HEAD);
     let kind = match command {
         command::READ => RequestKind::Read { len },
         command::WRITE => RequestKind::Write(data),
-        command::ATOMIC => RequestKind::Atomic(Atomic::from_operands(&data)?),
+        command::ATOMIC => RequestKind::Atomic(Atomic::from_operands(data)?),
         _ => return None,
     };
-    Some((at, kind))
+    Some(((at, kind), HEAD.checked_add(carried)?))
 }
 
 /// Whether a request may travel with others.

@@ -101,8 +101,11 @@ impl Initiator {
     }
 
     pub(super) fn submit(&mut self, request: Request) {
-        self.waiting.push_back(request);
-        self.admit();
+        if self.waiting.is_empty() && self.has_room_for(&request) {
+            self.take_in(request);
+        } else {
+            self.waiting.push_back(request);
+        }
     }
 
     /// Finishes a request that is not to be sent at all.
@@ -114,15 +117,21 @@ impl Initiator {
         self.finished.pop_front()
     }
 
+    /// Whether the window has room for one more request.
+    fn has_room_for(&self, request: &Request) -> bool {
+        let bytes = self.bytes.saturating_add(request.kind.len());
+        self.outstanding.len() < self.window.requests && bytes <= self.window.bytes
+    }
+
+    fn take_in(&mut self, request: Request) {
+        self.bytes = self.bytes.saturating_add(request.kind.len());
+        self.outstanding.push_back(request);
+    }
+
     fn admit(&mut self) {
-        while self.outstanding.len() < self.window.requests {
-            let Some(request) = self.waiting.front() else { break };
-            let bytes = self.bytes.saturating_add(request.kind.len());
-            if bytes > self.window.bytes {
-                break;
-            }
-            self.bytes = bytes;
-            self.outstanding.extend(self.waiting.pop_front());
+        while self.waiting.front().is_some_and(|request| self.has_room_for(request)) {
+            let Some(request) = self.waiting.pop_front() else { break };
+            self.take_in(request);
         }
     }
 
