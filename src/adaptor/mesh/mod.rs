@@ -18,6 +18,9 @@ mod session;
 
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects)]
+mod batch_tests;
+#[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
 mod exchange_tests;
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects)]
