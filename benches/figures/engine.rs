@@ -24,7 +24,7 @@ const STREAM_BYTES: usize = 1 << 30;
 /// Operations that are waited for one by one.
 const LATENCIES: usize = 2000;
 /// How long to leave the queue alone when nothing has ended.
-const PAUSE: Duration = Duration::from_micros(50);
+const PAUSE: Duration = Duration::from_micros(400);
 /// What a write of 8 bytes and its answer are on the wire.
 const WIRE: Exchange = Exchange { request: 72, reply: 64 };
 

@@ -14,9 +14,9 @@ use crate::poller::{Interest, Poller, Token};
 
 /// Bytes that are read in one system call where not more comes.
 pub const CHUNK: usize = 64 << 10;
-/// The most that is moved in one system call, since each has its price: packets are gathered up to this before they are written, and
-/// so much is read where bulk traffic waits in the socket.
-pub const MOST_AT_ONCE: usize = 256 << 10;
+/// The most that is moved in one system call: packets are gathered up to this before they are written, and so much is read where
+/// bulk traffic waits in the socket. With a quarter of it, a transfer between two processes reaches 0.7 of the rate.
+pub const MOST_AT_ONCE: usize = 1 << 20;
 
 /// A connection, registered with the poller for as long as it lives.
 #[derive(Debug)]
@@ -121,30 +121,19 @@ impl Connection {
         self.blocked = false;
     }
 
-    /// Sends what is left over and the packets that `next` appends, until it says that there are no more or the socket is full. At
-    /// most `chunks` chunks are sent, so that one link does not keep the others waiting.
-    ///
-    /// Returns whether anything was sent.
+    /// Sends what is left over and the packets that `next` appends, until it says that there are no more, or enough are together that
+    /// other links should not be kept waiting. Returns whether anything was sent.
     ///
     /// # Errors
     /// As the socket gives them.
-    pub fn send(
-        &mut self,
-        poller: &Poller,
-        chunks: usize,
-        mut next: impl FnMut(&mut Outgoing) -> bool,
-    ) -> io::Result<bool> {
+    pub fn send(&mut self, poller: &Poller, mut next: impl FnMut(&mut Outgoing) -> bool) -> io::Result<bool> {
         let mut progress = false;
-        for _ in 0..chunks {
-            if self.blocked {
-                break;
-            }
+        if !self.blocked {
             while self.out.len() < MOST_AT_ONCE && next(&mut self.out) {}
-            if self.out.is_empty() && self.transport.flush()? {
-                break;
+            if !self.out.is_empty() || !self.transport.flush()? {
+                self.blocked = !self.write_out()?;
+                progress = true;
             }
-            self.blocked = !self.write_out()?;
-            progress = true;
         }
         self.set_interest(poller, Interest { readable: true, writable: self.blocked })?;
         Ok(progress)

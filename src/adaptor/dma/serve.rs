@@ -113,7 +113,7 @@ impl Engine {
             return Cut::Stop;
         }
         let mut waits = queue.waits;
-        let has_room = self.ways.take(submission.node, len, number, &mut waits);
+        let has_room = self.ways.take(now, submission.node, len, number, &mut waits);
         if let Some(queue) = self.queue(number) {
             queue.waits = waits;
         }

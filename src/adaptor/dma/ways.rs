@@ -1,7 +1,8 @@
 //! How much the engine may have under way to each node.
 //!
-//! A transaction that is not answered in time ends its whole flow, so that no more may be under way than the way carries in a
-//! part of that time: the allowance grows while answers come fast, and is halved when they are slow.
+//! What is under way waits in queues on the way, and everything behind it waits as long, accesses of the guest's processors too. So
+//! no more may be under way than the way carries in a few milliseconds: the allowance grows while answers take hardly longer than
+//! the way itself, and is halved when they take much longer.
 //!
 //! Invariant: what waits stands once in one list, and something is under way whose end takes it out of that.
 
@@ -21,10 +22,10 @@ const LEAST: u64 = 64 << 10;
 const MOST: u64 = BULK_BYTES as u64;
 /// The most bytes to all nodes together.
 const TOTAL: u64 = 64 << 20;
-/// Answers that come within this time let the allowance grow.
-const FAST: Duration = Duration::from_millis(20);
-/// Answers that take longer than this halve it.
-const SLOW: Duration = Duration::from_millis(80);
+/// Answers that take at most so much longer than the way itself let the allowance grow.
+const FAST: Duration = Duration::from_millis(4);
+/// Answers that take more than so much longer halve it.
+const SLOW: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Way {
@@ -33,12 +34,44 @@ struct Way {
     allowance: u64,
     /// What was sent before does not say anything about the present allowance.
     halved: Instant,
+    /// When something was sent while nothing was under way, until its answer: the next, since they come in order.
+    lone: Option<Instant>,
+    /// How long its answer took, or a later one, if that took less. `None` before the first answer.
+    alone: Option<Duration>,
     waiting: VecDeque<Number>,
 }
 
 impl Default for Way {
     fn default() -> Self {
-        Self { bytes: 0, requests: 0, allowance: FIRST, halved: Instant::ZERO, waiting: VecDeque::new() }
+        Self {
+            bytes: 0,
+            requests: 0,
+            allowance: FIRST,
+            halved: Instant::ZERO,
+            lone: None,
+            alone: None,
+            waiting: VecDeque::new(),
+        }
+    }
+}
+
+impl Way {
+    /// A transaction that moved so many bytes and was sent at `sent` has been answered.
+    fn learn(&mut self, now: Instant, bytes: u64, sent: Instant) {
+        let took = now.since(sent);
+        let is_lone = self.lone.take() == Some(sent);
+        let alone = self.alone.filter(|&alone| !is_lone && alone < took).unwrap_or(took);
+        self.alone = Some(alone);
+        if sent < self.halved {
+            return;
+        }
+        let extra = took.saturating_sub(alone);
+        if extra <= FAST {
+            self.allowance = self.allowance.saturating_add(bytes).min(MOST);
+        } else if extra > SLOW {
+            self.allowance = (self.allowance / 2).max(LEAST);
+            self.halved = now;
+        }
     }
 }
 
@@ -52,9 +85,16 @@ pub(super) struct Ways {
 }
 
 impl Ways {
-    /// Takes room for a transaction that moves so many bytes. Where there is none, the queue `waits`, and is named by a later
+    /// Takes room for a transaction that moves so many bytes and is sent now. Where there is none, the queue `waits`, and is named by a later
     /// [`Self::free`]. One that waits already, be it for another way, is not put behind the others once more.
-    pub(super) fn take(&mut self, node: NodeId, bytes: u64, queue: Number, waits: &mut bool) -> bool {
+    pub(super) fn take(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        bytes: u64,
+        queue: Number,
+        waits: &mut bool,
+    ) -> bool {
         let way = self.ways.entry(node).or_default();
         // One at a time is always allowed.
         let is_full = way.requests > 0
@@ -66,6 +106,9 @@ impl Ways {
                 waiting.push_back(queue);
             }
             return false;
+        }
+        if way.requests == 0 {
+            way.lone = Some(now);
         }
         way.bytes = way.bytes.saturating_add(bytes);
         way.requests = way.requests.saturating_add(1);
@@ -86,14 +129,8 @@ impl Ways {
         way.bytes = way.bytes.saturating_sub(bytes);
         way.requests = way.requests.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
-        if let Some(sent) = sent.filter(|&sent| sent >= way.halved) {
-            let took = now.since(sent);
-            if took <= FAST {
-                way.allowance = way.allowance.saturating_add(bytes).min(MOST);
-            } else if took > SLOW {
-                way.allowance = (way.allowance / 2).max(LEAST);
-                way.halved = now;
-            }
+        if let Some(sent) = sent {
+            way.learn(now, bytes, sent);
         }
         // Two for each that ends, so that what is named without need leaves nobody waiting; all where nothing more will end.
         let woken = if way.requests == 0 { way.waiting.len() } else { way.waiting.len().min(2) };
@@ -117,44 +154,59 @@ mod tests {
         Instant::ZERO.after(Duration::from_millis(millis))
     }
 
-    fn fill(ways: &mut Ways) -> u64 {
-        (0..).take_while(|_| ways.take(NODE, LEAST, 1, &mut true)).count() as u64 * LEAST
+    fn fill(ways: &mut Ways, now: u64) -> u64 {
+        (0..).take_while(|_| ways.take(at(now), NODE, LEAST, 1, &mut true)).count() as u64 * LEAST
+    }
+
+    /// Uses the whole allowance, each answer after so many milliseconds; how much it was.
+    fn round(ways: &mut Ways, now: &mut u64, millis: u64) -> u64 {
+        let (bytes, sent, mut wake) = (fill(ways, *now), *now, Vec::new());
+        *now += millis;
+        for _ in 0..bytes / LEAST {
+            ways.free(at(*now), NODE, LEAST, Some(at(sent)), &mut wake);
+        }
+        *now += 1;
+        bytes
     }
 
     #[test]
     fn a_fast_way_gets_more_and_a_slow_one_less() {
-        let (mut ways, mut wake) = (Ways::default(), Vec::new());
-        assert_eq!(fill(&mut ways), FIRST);
-        for _ in 0..FIRST / LEAST {
-            ways.free(at(1), NODE, LEAST, Some(at(0)), &mut wake);
-        }
-        assert_eq!(fill(&mut ways), 2 * FIRST);
-        for _ in 0..2 * FIRST / LEAST {
-            ways.free(at(200), NODE, LEAST, Some(at(2)), &mut wake);
-        }
+        let (mut ways, mut now) = (Ways::default(), 1);
+        assert!(ways.take(at(0), NODE, 0, 1, &mut false), "nothing is sent alone after that");
+        assert_eq!([1, 5, 1].map(|millis| round(&mut ways, &mut now, millis)), [FIRST, 2 * FIRST, MOST]);
         assert_eq!(
-            fill(&mut ways),
-            FIRST,
-            "what was sent before the allowance was halved does not halve it again"
+            [7, 11, 7].map(|millis| round(&mut ways, &mut now, millis)),
+            [MOST; 3],
+            "neither fast nor slow"
         );
-        for _ in 0..100 {
-            ways.free(at(400), NODE, LEAST, Some(at(200)), &mut wake);
-            ways.take(NODE, LEAST, 1, &mut true);
-            ways.free(at(600), NODE, LEAST, Some(at(400)), &mut wake);
-        }
-        assert!(ways.take(NODE, LEAST, 1, &mut true));
+        // Halved once for all that was sent at a time.
+        assert_eq!([12, 12, 1].map(|millis| round(&mut ways, &mut now, millis)), [MOST, MOST / 2, MOST / 4]);
+    }
+
+    #[test]
+    fn a_long_way_is_not_slow() {
+        let (mut ways, mut now) = (Ways::default(), 1);
+        assert_eq!(
+            [150, 154, 153].map(|millis| round(&mut ways, &mut now, millis)),
+            [FIRST, 2 * FIRST, MOST]
+        );
+        assert_eq!(
+            [300, 304].map(|millis| round(&mut ways, &mut now, millis)),
+            [MOST; 2],
+            "it has become longer"
+        );
     }
 
     #[test]
     fn who_waits_is_named_when_something_ends() {
         let (mut ways, mut wake) = (Ways::default(), Vec::new());
-        assert!(ways.take(NODE, FIRST, 1, &mut false));
+        assert!(ways.take(at(0), NODE, FIRST, 1, &mut false));
         for queue in 2..7 {
             let mut waits = false;
-            assert!(!ways.take(NODE, 1, queue, &mut waits) && waits);
-            assert!(!ways.take(NODE, 1, queue, &mut waits), "it waits once");
+            assert!(!ways.take(at(0), NODE, 1, queue, &mut waits) && waits);
+            assert!(!ways.take(at(0), NODE, 1, queue, &mut waits), "it waits once");
         }
-        assert!(ways.take(NodeId(4), 1, 9, &mut false), "other ways are free");
+        assert!(ways.take(at(0), NodeId(4), 1, 9, &mut false), "other ways are free");
         ways.free(at(30), NODE, FIRST, Some(at(0)), &mut wake);
         assert_eq!(wake, [2, 3, 4, 5, 6], "nothing is under way that would name them later");
     }
@@ -162,8 +214,8 @@ mod tests {
     #[test]
     fn one_that_is_larger_than_the_allowance_goes_alone() {
         let (mut ways, mut wake) = (Ways::default(), Vec::new());
-        assert!(ways.take(NODE, 2 * FIRST, 1, &mut false));
-        assert!(!ways.take(NODE, 1, 2, &mut false));
+        assert!(ways.take(at(0), NODE, 2 * FIRST, 1, &mut false));
+        assert!(!ways.take(at(0), NODE, 1, 2, &mut false));
         ways.free(at(30), NODE, 2 * FIRST, None, &mut wake);
         assert_eq!(wake, [2]);
     }

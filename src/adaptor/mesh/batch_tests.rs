@@ -37,7 +37,9 @@ fn done(mesh: &mut Mesh, first: u32, count: u32, data: &'static [u8]) {
 }
 
 fn sent(mesh: &mut Mesh) -> Vec<Body> {
-    core::iter::from_fn(|| mesh.poll_packet(start(), PEER, &mut no_memory)).map(|packet| packet.body).collect()
+    core::iter::from_fn(|| mesh.poll_packet(start(), PEER, &mut no_memory))
+        .map(|packet| packet.body)
+        .collect()
 }
 
 fn ends(mesh: &mut Mesh) -> Vec<(u64, Bytes)> {
@@ -59,7 +61,9 @@ fn four_under_way() -> Mesh {
     let add = RequestKind::Atomic(Atomic::Add(1));
     let kinds = [write(3), read(2), add, read(4)];
     (1..).zip(kinds).for_each(|(id, kind)| submit(&mut mesh, Channel::Bulk, id, kind));
-    assert!(matches!(&sent(&mut mesh)[..], [Body::Batch { first: Sequence(0), batch, .. }] if batch.count() == 4));
+    assert!(
+        matches!(&sent(&mut mesh)[..], [Body::Batch { first: Sequence(0), batch, .. }] if batch.count() == 4)
+    );
     mesh
 }
 
@@ -79,7 +83,10 @@ fn short_requests_of_the_bulk_channel_travel_together_and_nothing_else_does() {
     };
     assert_eq!((*first, *sequence, *last), (Sequence(1), Sequence(3), Sequence(4)));
     let kinds: Vec<_> = batch.clone().requests().collect();
-    assert_eq!(kinds, [(AT, RequestKind::Write(vec![9; 512].into())), (AT, RequestKind::Read { len: 1 << 16 })]);
+    assert_eq!(
+        kinds,
+        [(AT, RequestKind::Write(vec![9; 512].into())), (AT, RequestKind::Read { len: 1 << 16 })]
+    );
     for id in 10..12 {
         submit(&mut mesh, Channel::Small, id, read(8));
     }

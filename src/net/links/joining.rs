@@ -287,9 +287,8 @@ impl Links {
         let to = to.unwrap_or(Identity::Router).id();
         let mut packet =
             Some(Packet::between(own.identity(), to, own.incarnation, Body::Refuse { reason: refusal }));
-        let sent = entry
-            .connection
-            .send(&self.poller, 1, |out| packet.take().map(|packet| packet.emit(out)).is_some());
+        let sent =
+            entry.connection.send(&self.poller, |out| packet.take().map(|packet| packet.emit(out)).is_some());
         let quiet = entry.connection.set_interest(&self.poller, Interest::NONE);
         let leaving = sent.is_ok() && quiet.is_ok() && entry.connection.finish().is_ok();
         let deadline = Some(now.after(LEAVE_TIME));

@@ -45,8 +45,6 @@ const MAX_STRANGERS: usize = 256;
 const MAX_ROUTERS: usize = 256;
 /// Connections accepted in one turn.
 const ACCEPTS_A_TURN: usize = 16;
-/// Chunks written to one link in one turn.
-const CHUNKS_A_TURN: usize = 4;
 
 /// What the links need to know.
 #[derive(Clone, Debug)]
@@ -363,7 +361,7 @@ impl Links {
             let (own, key) = (self.own, link.key);
             let Link { joined, join_to_send, over, .. } = link;
             let to = joined.map(|(neighbour, _)| neighbour.identity()).or(key.map(PeerKey::identity));
-            let sent = connection.send(&self.poller, CHUNKS_A_TURN, |out| {
+            let sent = connection.send(&self.poller, |out| {
                 if let Some(wants_reply) = join_to_send.take() {
                     join(own, to, wants_reply).emit(out);
                     return true;

@@ -203,3 +203,34 @@ fn queues_take_turns() {
     assert!(world.now.since(start) < Duration::from_millis(20), "{:?}", world.now.since(start));
     assert!((0..64).all(|_| greedy.wait(&mut world).status == OK), "a slow way is no error");
 }
+
+#[test]
+fn a_small_operation_does_not_wait_long_behind_long_ones() {
+    let mut world = World::new(7, 2);
+    let key = register(&mut world, A, DOMAIN, 3);
+    let mut greedy = create(&mut world, A, (DOMAIN, key), 0, 6, 0).unwrap();
+    let mut modest = create(&mut world, A, (DOMAIN, key), 0x2000, 6, 0).unwrap();
+    // 20 MB/s, so that a long one takes more than 3 ms, and what the flow may hold 200.
+    world.network.rate = 20;
+    let start = world.now;
+    let (mut times, mut moved) = (Vec::new(), 0);
+    while times.len() < 40 {
+        while greedy.queue.room() > 0 {
+            let large = greedy.write(1, 0, 0, EXPORT_LEN);
+            greedy.post_all(&mut world, &[large]);
+        }
+        let begin = world.now;
+        let small = modest.read(2, 0, 0, 8);
+        assert_eq!(modest.run(&mut world, &small).status, OK);
+        times.push(world.now.since(begin));
+        while let Some(completion) = greedy.poll(&mut world) {
+            assert_eq!(completion.status, OK);
+            moved += EXPORT_LEN;
+        }
+    }
+    let later = &mut times[10..];
+    later.sort();
+    assert!(later[later.len() - 1] < Duration::from_millis(35), "{times:?}");
+    let whole = 20 * world.now.since(start).as_micros() as u64;
+    assert!(moved > whole * 9 / 10, "the way is busy all the time: {moved} of {whole} bytes");
+}
