@@ -11,7 +11,7 @@ use crate::adaptor::mesh::packet::{Incarnation, Sink as _};
 use crate::adaptor::random::Random;
 use crate::chatter::Chatter;
 use crate::config::RouterConfig;
-use crate::event_loop::{EventLoop, Service};
+use crate::event_loop::{EventLoop, Service, Turn};
 use crate::net::{self, Company, Credentials, LinkEvent, Links};
 use crate::poller::{Report, Token};
 use crate::router::{Counters, Router, RouterEvent, Settings};
@@ -134,7 +134,7 @@ impl Service for RouterProcess {
         self.links.handle_report(now, report);
     }
 
-    fn turn(&mut self, now: Instant) -> bool {
+    fn turn(&mut self, now: Instant) -> Turn {
         self.links.handle_timeout(now);
         let mut progress = self.receive(now);
         if self.router.poll_timeout().is_some_and(|timeout| timeout <= now) {
@@ -146,7 +146,7 @@ impl Service for RouterProcess {
             let packet = router.poll_packet(link);
             packet.map(|packet| out.put_payload(&packet)).is_some()
         });
-        progress
+        Turn::of(progress)
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

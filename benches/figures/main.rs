@@ -16,6 +16,7 @@ mod engine;
 #[path = "../../tests/process/guest.rs"]
 #[allow(dead_code)]
 mod guest;
+mod guests;
 mod loads;
 #[path = "../../tests/process/node.rs"]
 #[allow(dead_code)]
@@ -113,12 +114,20 @@ struct Options {
 }
 
 fn groups_help() -> String {
-    let lines = GROUPS.iter().map(|group| format!("  {:<14} {}", group.name, group.about));
+    let groups = GROUPS.iter().map(|group| (group.name, group.about)).chain([(guests::NAME, guests::ABOUT)]);
+    let lines = groups.map(|(name, about)| format!("  {name:<14} {about}"));
     format!("Groups:\n{}", lines.collect::<Vec<_>>().join("\n"))
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let mut options = Options::parse();
+    if options.names.iter().any(|name| name == guests::NAME) {
+        options.names.retain(|name| name != guests::NAME);
+        let is_well = guests::run(options.fast, options.rounds);
+        if !is_well || options.names.is_empty() {
+            return if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        }
+    }
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench");
     let mut report = Report::new(&directory, options.names.clone());
     println!("{}", Figure::heading());

@@ -6,6 +6,8 @@ BUILD=$DEMO/build
 GUEST_TARGET=x86_64-unknown-linux-gnu
 # Folders in guest-driver that make the module; the first one has its Makefile.
 MODULE_SOURCES=(driver include)
+# What else guests have: programs that were built, and items of the lab as lib/initramfs takes them.
+guest_programs=() guest_items=()
 
 # The adaptor; its path is in ADAPTOR.
 build_adaptor() {
@@ -14,12 +16,18 @@ build_adaptor() {
     ADAPTOR=$REPO/target/release/assured-rdma
 }
 
-# The guest's command-line tool, static, since the guest has no libraries of its own; its path is in ARDMA. It has a
-# target folder of its own: other flags would make cargo build everything in the adaptor's again.
+# The guest's command-line tool; its path is in ARDMA.
 build_ardma() {
-    RUSTFLAGS='-C target-feature=+crt-static' step "$BUILD/ardma.log" "building ardma for the guest" \
-        cargo_run build --release --locked --package ardma --target "$GUEST_TARGET" --target-dir "$REPO/target/guest"
-    ARDMA=$REPO/target/guest/$GUEST_TARGET/release/ardma
+    build_for_guest ardma
+    ARDMA=$built
+}
+
+# build_for_guest PACKAGE: its program, static, since the guest has no libraries of its own; the path is in `built`. Such programs have
+# a target folder of their own: other flags would make cargo build everything in the adaptor's again.
+build_for_guest() {
+    RUSTFLAGS='-C target-feature=+crt-static' step "$BUILD/$1.log" "building $1 for the guest" \
+        cargo_run build --release --locked --package "$1" --target "$GUEST_TARGET" --target-dir "$REPO/target/guest"
+    built=$REPO/target/guest/$GUEST_TARGET/release/$1
 }
 
 # build_module RELEASE: the kernel module, in a copy of its sources for each kernel; its path is in MODULE, what the
@@ -47,11 +55,11 @@ build_initramfs() {
     rm -rf "$folder"
     mkdir -p "$folder"/{bin,boot,dev,etc,proc,sys} "$folder/lib/modules/$release"
     cp "$here/init" "$folder/init"
-    cp "$here/agent" "$ARDMA" "$folder/bin/"
+    cp "$here/agent" "$ARDMA" "${guest_programs[@]}" "$folder/bin/"
     cp "$here/lab-profile" "$folder/etc/"
     cp "$MODULE" "$folder/lib/modules/$release/"
     # The demo's payload is the kernel that the guest runs.
     cp "$LAB_ROOT/boot/vmlinuz-$release" "$folder/boot/vmlinuz"
-    lab_run "$REPO/qemu-configs/lib/initramfs" "$folder" "$release" "$INITRAMFS" 2>"$BUILD/initramfs.log" ||
+    lab_run "$REPO/qemu-configs/lib/initramfs" "$folder" "$release" "$INITRAMFS" "${guest_items[@]}" 2>"$BUILD/initramfs.log" ||
         die "cannot pack the initramfs: $(tail -n 3 "$BUILD/initramfs.log")"
 }

@@ -40,6 +40,8 @@ session_finish() {
     trap - EXIT
     # A second signal, as when a terminal goes, must not leave half of it.
     trap '' INT TERM HUP
+    # bash leaves the timer of an interrupted `read -t` running, and aborts when it fires; the next one stops it.
+    read -r -t 1 </dev/null || true
     guest_terminal_back
     progress_end
     nodes_stop || true

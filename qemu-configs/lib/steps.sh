@@ -3,6 +3,7 @@
 # shellcheck shell=bash
 
 # What guests copy: the kernel that they run.
+# shellcheck disable=SC2034 # not every session copies it
 PAYLOAD=/boot/vmlinuz
 # Where the last export lies, as NODE:OFFSET.
 place=none

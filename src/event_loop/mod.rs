@@ -32,12 +32,30 @@ impl Clock {
     }
 }
 
+/// What a service did in its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Turn {
+    /// There was nothing to do.
+    Idle,
+    /// What it found. Others may have waited for that.
+    Done,
+    /// As much as others may be kept waiting for, and there is more.
+    Cut,
+}
+
+impl Turn {
+    /// A turn in which something was done, or not.
+    pub const fn of(progress: bool) -> Self {
+        if progress { Self::Done } else { Self::Idle }
+    }
+}
+
 /// What runs in the loop.
 pub trait Service {
     /// Something is ready.
     fn handle_report(&mut self, now: Instant, report: Report);
-    /// Does everything that can be done now, by bounded portions from each source. Returns whether there was anything.
-    fn turn(&mut self, now: Instant) -> bool;
+    /// Does everything that can be done now, by bounded portions from each source. It has another turn until it is idle.
+    fn turn(&mut self, now: Instant) -> Turn;
     /// Whether [`Self::turn`] has to look at what nothing reports.
     fn is_polling(&self) -> bool {
         false
@@ -88,15 +106,15 @@ impl EventLoop {
         let mut reports = Reports::default();
         let mut now = self.clock.now();
         let mut poll_until = now;
-        let mut busy = true;
+        let mut turn = Turn::Cut;
         // Whether the service itself looks again and again.
         let mut looks = false;
         // When the service has something to do, even if nothing arrives.
         let mut due = None;
         loop {
-            let polling = busy || looks || now < poll_until;
-            if polling && !busy {
-                // Whoever is to answer may need this processor.
+            let polling = turn > Turn::Idle || looks || now < poll_until;
+            if polling && turn < Turn::Cut {
+                // Whoever is to answer, or has now something to do, may need this processor.
                 std::thread::yield_now();
             }
             let to_sleep = || due.map(|due: Instant| due.since(now));
@@ -104,7 +122,7 @@ impl EventLoop {
             self.poller.wait(&mut reports, timeout)?;
 
             now = self.clock.now();
-            if !busy && !looks && reports.is_empty() && due.is_none_or(|due| now < due) {
+            if turn == Turn::Idle && !looks && reports.is_empty() && due.is_none_or(|due| now < due) {
                 continue;
             }
             for report in reports.iter() {
@@ -114,11 +132,11 @@ impl EventLoop {
                     return Ok(());
                 }
             }
-            busy = service.turn(now);
+            turn = service.turn(now);
             looks = service.is_polling();
             due = service.poll_timeout();
             now = self.clock.now();
-            if busy || !reports.is_empty() {
+            if turn > Turn::Idle || !reports.is_empty() {
                 poll_until = now.after(self.poll);
             }
         }

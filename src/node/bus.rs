@@ -13,6 +13,7 @@ use super::guest::Guest;
 use crate::adaptor::address::Geometry;
 use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId, Source};
 use crate::adaptor::{Adaptor, Completion, Instant};
+use crate::event_loop::Turn;
 use crate::poller::{Interest, Poller, Report, Token};
 use crate::vfio::{Connection, DeviceShape, Listener};
 
@@ -84,12 +85,12 @@ impl Bus {
         }
     }
 
-    /// Hands the guest's requests to the core, as many as may be handed in now. Returns whether there were any.
-    pub fn feed(&mut self, now: Instant, adaptor: &mut Adaptor) -> bool {
-        let Some(guest) = &mut self.guest else { return false };
+    /// Hands the guest's requests to the core, as many as may be handed in now.
+    pub fn feed(&mut self, now: Instant, adaptor: &mut Adaptor) -> Turn {
+        let Some(guest) = &mut self.guest else { return Turn::Idle };
         guest.feed(now, adaptor).unwrap_or_else(|why| {
             self.detach(now, adaptor, &why);
-            true
+            Turn::Done
         })
     }
 

@@ -11,6 +11,7 @@ use crate::adaptor::address::Geometry;
 use crate::adaptor::memory::{Home, MemoryFault, MemoryOperation, MemoryResult, OperationId, Source};
 use crate::adaptor::pci::msix::VECTORS;
 use crate::adaptor::{Adaptor, Busy, Completion, Instant, LoadTag, MemoryView, Region};
+use crate::event_loop::Turn;
 use crate::poller::{Interest, Poller, Report, Token};
 use crate::vfio::{
     Connection, DeviceShape, DmaDone, DmaKind, GuestMemory, Intake, Interrupts, ReplyToken, Request, Sharing,
@@ -125,16 +126,16 @@ impl Guest {
         Ok(())
     }
 
-    /// Hands in requests until there are no more, one has to wait, or it is the others' turn. Returns whether there were any.
+    /// Hands in requests until there are no more, one has to wait, or it is the others' turn.
     ///
     /// # Errors
     /// Where the guest is gone, or has to go.
-    pub fn feed(&mut self, now: Instant, adaptor: &mut Adaptor) -> Result<bool, String> {
+    pub fn feed(&mut self, now: Instant, adaptor: &mut Adaptor) -> Result<Turn, String> {
         let mut progress = self.retry_store(now, adaptor);
         if !matches!(self.waiting, Waiting::Nothing) {
             // Only so that a full socket does not wake the loop again and again.
             self.receive()?;
-            return Ok(progress);
+            return Ok(Turn::of(progress));
         }
         for _ in 0..REQUESTS_A_TURN {
             match self.connection.next_request().map_err(|broken| broken.to_string())? {
@@ -143,7 +144,7 @@ impl Guest {
                     self.stirred = true;
                     self.handle(now, adaptor, request);
                     if !matches!(self.waiting, Waiting::Nothing) {
-                        return Ok(true);
+                        return Ok(Turn::Done);
                     }
                 }
                 // Even if it is the others' turn now: what came may be whole requests.
@@ -153,11 +154,11 @@ impl Guest {
                         adaptor.handle_idle(now);
                         progress = true;
                     }
-                    return Ok(progress);
+                    return Ok(Turn::of(progress));
                 }
             }
         }
-        Ok(progress)
+        Ok(Turn::Cut)
     }
 
     /// Receives once. Returns whether anything came.

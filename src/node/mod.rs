@@ -22,7 +22,7 @@ use crate::adaptor::random::Random;
 use crate::adaptor::{self, Adaptor, Instant, Region, backplane};
 use crate::chatter::Chatter;
 use crate::config::{Config, format_size};
-use crate::event_loop::{Clock, EventLoop, Service};
+use crate::event_loop::{Clock, EventLoop, Service, Turn};
 use crate::hosted::{self, Devices};
 use crate::net::{self, Company, Credentials, Links};
 use crate::poller::{Poller, Report, Token};
@@ -109,21 +109,21 @@ impl Local {
         self.bus.handle_report(now, &mut self.adaptor, report);
     }
 
-    /// Does what it is time for, and takes in what the guest wants. Returns whether there was anything.
-    fn take_in(&mut self, now: Instant) -> bool {
-        let mut progress = false;
+    /// Does what it is time for, and takes in what the guest wants.
+    fn take_in(&mut self, now: Instant) -> Turn {
+        let mut turn = Turn::Idle;
         // After what has arrived, so that an answer that is here already does not count as late.
         if self.adaptor.poll_timeout().is_some_and(|timeout| timeout <= now) {
             self.adaptor.handle_timeout(now);
-            progress = true;
+            turn = Turn::Done;
         }
         self.bus.handle_timeout(now);
-        progress | self.bus.feed(now, &mut self.adaptor)
+        turn.max(self.bus.feed(now, &mut self.adaptor))
     }
 
-    /// Sends what there is for the guest. Returns whether there is more to be done for that.
-    fn flush(&mut self, now: Instant) -> bool {
-        self.bus.flush(now, &mut self.adaptor)
+    /// Sends what there is for the guest.
+    fn flush(&mut self, now: Instant) -> Turn {
+        if self.bus.flush(now, &mut self.adaptor) { Turn::Cut } else { Turn::Idle }
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -184,18 +184,18 @@ impl Service for Node {
     }
 
     /// Hands what has arrived to the core and carries out what it says.
-    fn turn(&mut self, now: Instant) -> bool {
+    fn turn(&mut self, now: Instant) -> Turn {
         self.links.handle_timeout(now);
-        let mut progress = self.receive(now);
+        let mut turn = Turn::of(self.receive(now));
         for local in &mut self.locals {
-            progress |= local.take_in(now);
+            turn = turn.max(local.take_in(now));
             local.probe(now);
         }
-        progress |= self.carry_out(now);
+        turn = turn.max(self.carry_out(now));
         for local in &mut self.locals {
-            progress |= local.flush(now);
+            turn = turn.max(local.flush(now));
         }
-        progress
+        turn
     }
 
     fn is_polling(&self) -> bool {

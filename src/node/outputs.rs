@@ -9,7 +9,7 @@ use crate::adaptor::mesh::framing::Frame;
 use crate::adaptor::mesh::neighbour::{LinkId, Refusal};
 use crate::adaptor::mesh::packet::Body;
 use crate::adaptor::{Instant, backplane};
-use crate::event_loop::Clock;
+use crate::event_loop::{Clock, Turn};
 use crate::net::LinkEvent;
 use crate::router::{PathEvent, Remedy};
 
@@ -129,10 +129,9 @@ impl Node {
         }
     }
 
-    /// Takes out all outputs of the core. Returns whether there were any.
-    pub(super) fn carry_out(&mut self, now: Instant) -> bool {
-        let mut any = false;
-        for _ in 0..ROUNDS_A_TURN {
+    /// Takes out all outputs of the core.
+    pub(super) fn carry_out(&mut self, now: Instant) -> Turn {
+        for round in 0..ROUNDS_A_TURN {
             let mut progress = false;
             for local in &mut self.locals {
                 progress |= local.execute(&self.clock);
@@ -148,11 +147,10 @@ impl Node {
             }
             progress |= self.send();
             if !progress {
-                break;
+                return Turn::of(round > 0);
             }
-            any = true;
         }
-        any
+        Turn::Cut
     }
 
     /// Takes to each bus what the others have for it. Returns whether there was anything.
