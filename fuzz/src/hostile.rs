@@ -6,9 +6,11 @@
 use arbitrary::Arbitrary;
 use assured_rdma::adaptor::address::{Location, NodeId};
 use assured_rdma::adaptor::channel::Channel;
+use assured_rdma::adaptor::mesh::batch::Collector;
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, MAX_PAYLOAD, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
 use assured_rdma::adaptor::status::Code;
+use assured_rdma::adaptor::transaction::RequestKind;
 
 use crate::stage::{HONEST, HOSTILE, HOSTILE_BYTE, TESTED};
 
@@ -87,6 +89,8 @@ enum Kind {
     Inquire,
     Inventory,
     Atomic { swaps: bool },
+    /// The same request again and again, and one of another kind behind them.
+    Batch { count: u8, reads: bool },
 }
 
 /// What the hostile node knows.
@@ -143,6 +147,7 @@ impl Hostile {
             Body::Write { progress, .. }
             | Body::Read { progress, .. }
             | Body::Atomic { progress, .. }
+            | Body::Batch { progress, .. }
             | Body::Confirm { progress, .. } => {
                 self.see_epoch(progress.epoch.0);
             }
@@ -221,6 +226,15 @@ impl Hostile {
                 let operands = data(if swaps { 16 } else { 8 });
                 Body::Atomic { progress, sequence, at: at(crafted.offset), operands }
             }
+            Kind::Batch { count, reads } => {
+                let len = len(crafted.len) % 32;
+                let (read, write) = (RequestKind::Read { len }, RequestKind::Write(data(len)));
+                let (kind, other) = if reads { (read, write) } else { (write, read) };
+                let mut batch = Collector::default();
+                (0..count % 64).for_each(|_| batch.push(at(crafted.offset), &kind));
+                batch.push(at(crafted.offset), &other);
+                Body::Batch { progress, first: sequence, batch: batch.finish().expect("has a request") }
+            }
             Kind::Confirm => Body::Confirm { progress, sent: sequence },
             Kind::Done { count, code } => {
                 self.peer_first = theirs.0.wrapping_add(count.into());
@@ -240,8 +254,13 @@ impl Hostile {
             Kind::Inquire => Body::Inquire,
             Kind::Inventory => Body::Inventory { version: crafted.offset, entries: data(len(crafted.len)) },
         };
-        if matches!(body, Body::Write { .. } | Body::Read { .. } | Body::Atomic { .. }) {
-            self.next = sequence.0.wrapping_add(1);
+        let requests = match &body {
+            Body::Write { .. } | Body::Read { .. } | Body::Atomic { .. } => 1,
+            Body::Batch { batch, .. } => batch.count(),
+            _ => 0,
+        };
+        if requests > 0 {
+            self.next = sequence.0.wrapping_add(requests);
         }
         if own_epoch != Epoch(self.epoch) {
             self.epoch = own_epoch.0;

@@ -3,10 +3,13 @@
 use arbitrary::Arbitrary;
 use assured_rdma::adaptor::address::{Location, NodeId};
 use assured_rdma::adaptor::channel::Channel;
+use assured_rdma::adaptor::mesh::batch::{Batch, Collector, SHORT};
 use assured_rdma::adaptor::mesh::neighbour::{MAX_HOPS, Refusal, Role, Route, Routes};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
 use assured_rdma::adaptor::status::Code;
+use assured_rdma::adaptor::transaction::{Atomic, RequestKind};
+use bytes::Bytes;
 
 const OFFSET_MASK: u64 = (1 << 48) - 1;
 
@@ -35,8 +38,8 @@ impl From<Fields> for Packet {
         let offset = fields.address & OFFSET_MASK;
         let at = if fields.address >> 63 == 0 { Location::memory(offset) } else { Location::io(offset) };
         let code = Code::ALL[usize::from(fields.code) % Code::ALL.len()];
-        let data = fields.data.into();
-        let body = match fields.command % 14 {
+        let data: Bytes = fields.data.into();
+        let body = match fields.command % 15 {
             kind @ 0..2 => {
                 let (nonce, echo, lease) = (fields.address, fields.stamp, fields.count);
                 Body::Hello { wants_reply: kind == 0, epoch, nonce, echo, lease, inventory: fields.sequence }
@@ -59,6 +62,7 @@ impl From<Fields> for Packet {
                 let len = if fields.count & 1 == 0 { 8 } else { 16 };
                 Body::Atomic { progress, sequence, at, operands: numbers[..len].to_vec().into() }
             }
+            14 => Body::Batch { progress, first: sequence, batch: batch(at, fields.count, &data, fields.stamp) },
             10 => Body::Inquire,
             11 => Body::Inventory { version: fields.sequence, entries: data },
             _ => Body::Routes(routes(fields.epoch, fields.stamp)),
@@ -76,6 +80,25 @@ impl From<Fields> for Packet {
             body,
         }
     }
+}
+
+/// A batch with requests of all kinds: as bits of `kinds` say, and one more.
+fn batch(at: Location, kinds: u32, data: &Bytes, operand: u64) -> Batch {
+    let mut collector = Collector::default();
+    let data = data.slice(..data.len().min(SHORT));
+    for kind in [kinds & 3, kinds >> 2 & 3, kinds >> 4 & 3] {
+        match kind {
+            1 => collector.push(at, &RequestKind::Write(data.clone())),
+            2 => collector.push(at, &RequestKind::Atomic(Atomic::Add(operand))),
+            3 => collector.push(
+                at,
+                &RequestKind::Atomic(Atomic::CompareSwap { compare: operand, swap: kinds.into() }),
+            ),
+            _ => {}
+        }
+    }
+    collector.push(at, &RequestKind::Read { len: kinds });
+    collector.finish().expect("has a request")
 }
 
 /// A list of routes in its one form: node `n` is in it where bit `n` of `nodes` is set.

@@ -30,17 +30,20 @@ impl Adaptor {
     /// The next memory operation of any unit: of the engine and the master unit in turn.
     pub(super) fn next_operation(&mut self, now: Instant) -> Option<MemoryOperation> {
         let engine_first = !core::mem::take(&mut self.engine_was_last);
-        let mut operation = if engine_first { self.poll_engine(now) } else { None };
-        if operation.is_none() {
-            let mesh = &self.mesh;
-            let may_execute = |origin, kind: &RequestKind| mesh.may_execute(now, origin, kind.direction());
-            operation = self.master.poll_operation(may_execute);
-            self.collect_answers();
-            self.tell_of_messages(now);
+        if engine_first && let operation @ Some(_) = self.poll_engine(now) {
+            return operation;
         }
-        if operation.is_none() && !engine_first {
-            operation = self.poll_engine(now);
-        }
+        let operation = self.poll_master(now);
+        if engine_first || operation.is_some() { operation } else { self.poll_engine(now) }
+    }
+
+    /// The master unit's next memory operation.
+    fn poll_master(&mut self, now: Instant) -> Option<MemoryOperation> {
+        let mesh = &self.mesh;
+        let may_execute = |origin, kind: &RequestKind| mesh.may_execute(now, origin, kind.direction());
+        let operation = self.master.poll_operation(may_execute);
+        self.collect_answers();
+        self.tell_of_messages(now);
         operation
     }
 

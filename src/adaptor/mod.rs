@@ -280,9 +280,10 @@ impl Adaptor {
         if Engine::is_own(id) {
             self.engine.handle_done(now, id, result);
             self.pass_on_engine(now);
-        } else {
-            self.master.handle_done(id, result);
+        } else if self.master.handle_done(id, result) {
             self.run(now);
+        } else {
+            self.collect_answers();
         }
     }
 
@@ -356,17 +357,18 @@ impl Adaptor {
     /// A memory operation, to be begun at once. One on the bus may end later, and others come meanwhile.
     pub fn poll_memory(&mut self, now: Instant) -> Option<MemoryOperation> {
         loop {
-            let operation = self.next_operation(now);
-            let operation = operation?;
+            let next = self.next_operation(now);
+            let Some(operation) = &next else { return None };
             let hosted = matches!(operation.home(), Home::Hosted(_));
             // A function that may not be bus master reaches no memory.
-            if !hosted && !self.function.config.bus_master_enabled() {
-                self.handle_memory_done(now, operation.id(), Err(MemoryFault::Unmapped));
-            } else if operation.home() == Home::Bus && self.is_own(&operation) {
-                self.handle_memory_done(now, operation.id(), Err(MemoryFault::Refused));
+            let fault = if !hosted && !self.function.config.bus_master_enabled() {
+                MemoryFault::Unmapped
+            } else if operation.home() == Home::Bus && self.is_own(operation) {
+                MemoryFault::Refused
             } else {
-                return Some(operation);
-            }
+                return next;
+            };
+            self.handle_memory_done(now, operation.id(), Err(fault));
         }
     }
 
@@ -444,11 +446,13 @@ impl Adaptor {
         self.submit_requests(now);
         while let Some((channel, finished)) = self.mesh.poll_finished() {
             match channel {
-                Channel::Small => self.target.complete(now, finished.id, finished.code, finished.data),
+                Channel::Small => {
+                    self.target.complete(now, finished.id, finished.code, finished.data);
+                    self.submit_requests(now);
+                }
                 Channel::Bulk if Engine::carries(finished.id) => self.engine.complete(now, finished),
                 Channel::Bulk => self.bulk.push_back(finished),
             }
-            self.submit_requests(now);
         }
         while let Some(inbound) = self.mesh.poll_inbound() {
             match inbound {

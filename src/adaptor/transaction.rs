@@ -64,10 +64,16 @@ pub trait Extent {
     fn extent(&self) -> usize;
 }
 
+impl Extent for Bytes {
+    fn extent(&self) -> usize {
+        self.len()
+    }
+}
+
 impl Extent for Content {
     fn extent(&self) -> usize {
         match self {
-            Self::Bytes(bytes) => bytes.len(),
+            Self::Bytes(bytes) => bytes.extent(),
             Self::Lent(lent) => lent.source.len,
         }
     }
@@ -76,7 +82,7 @@ impl Extent for Content {
 impl Extent for Payload {
     fn extent(&self) -> usize {
         match self {
-            Self::Bytes(bytes) => bytes.len(),
+            Self::Bytes(bytes) => bytes.extent(),
             Self::Memory(source) => source.len,
         }
     }
@@ -141,6 +147,28 @@ impl Atomic {
         match self {
             Self::Add(value) => AtomicAction::Add(value),
             Self::CompareSwap { compare, swap } => AtomicAction::CompareSwap { compare, swap },
+        }
+    }
+}
+
+impl RequestKind {
+    /// The same where it brings bytes itself; `None` where they are lent.
+    pub fn carried(self) -> Option<RequestKind<Bytes>> {
+        Some(match self {
+            Self::Write(Content::Bytes(data)) => RequestKind::Write(data),
+            Self::Write(Content::Lent(_)) => return None,
+            Self::Read { len } => RequestKind::Read { len },
+            Self::Atomic(atomic) => RequestKind::Atomic(atomic),
+        })
+    }
+}
+
+impl From<RequestKind<Bytes>> for RequestKind {
+    fn from(kind: RequestKind<Bytes>) -> Self {
+        match kind {
+            RequestKind::Write(data) => Self::Write(data.into()),
+            RequestKind::Read { len } => Self::Read { len },
+            RequestKind::Atomic(atomic) => Self::Atomic(atomic),
         }
     }
 }

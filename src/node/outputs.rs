@@ -16,7 +16,7 @@ use crate::router::{PathEvent, Remedy};
 /// Rounds of outputs in one turn: what one brings about, the next carries out.
 const ROUNDS_A_TURN: usize = 4;
 /// Memory operations executed in a row. A command with a long list has thousands.
-const OPERATIONS_AT_ONCE: usize = 16;
+const OPERATIONS_AT_ONCE: usize = 256;
 /// Bytes that they move, after which no more are begun.
 const BYTES_AT_ONCE: usize = 1 << 20;
 
@@ -81,12 +81,14 @@ impl Node {
         let mut progress = false;
         let own = self.paths.own();
         let mut bytes = 0usize;
+        while let Some(local) = self.locals.get_mut(number)
+            && let Some((id, result)) = local.bus.poll_done()
+        {
+            progress = true;
+            local.adaptor.handle_memory_done(self.clock.now(), id, result);
+        }
         for _ in 0..OPERATIONS_AT_ONCE {
             let Some(local) = self.locals.get_mut(number) else { return progress };
-            while let Some((id, result)) = local.bus.poll_done() {
-                progress = true;
-                local.adaptor.handle_memory_done(self.clock.now(), id, result);
-            }
             // An operation is executed under a lease that may run out while this turn lasts.
             let now = self.clock.now();
             local.adaptor.handle_bus_ready(local.bus.takes_bus_operations());

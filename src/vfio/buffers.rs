@@ -12,6 +12,8 @@ use crate::adaptor::mesh::packet::MAX_PAYLOAD;
 
 /// Shorter reads get memory of their own.
 const SHORTEST: usize = 32 << 10;
+/// Of these not even that is cleared, which for the allocator is another way than all others, and slower.
+const TINY: usize = 512;
 /// Buffers that there are, of [`MAX_PAYLOAD`] bytes each.
 const MOST: usize = 64;
 
@@ -28,6 +30,12 @@ impl Buffers {
     /// # Errors
     /// Those of `fill`.
     pub fn read<E>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<Bytes, E> {
+        if len <= TINY {
+            let mut bytes = [0; TINY];
+            let bytes = bytes.get_mut(..len).unwrap_or_default();
+            fill(bytes)?;
+            return Ok(Bytes::copy_from_slice(bytes));
+        }
         let buffer = if (SHORTEST..=MAX_PAYLOAD).contains(&len) { self.take() } else { None };
         let Some(mut buffer) = buffer else {
             let mut bytes = vec![0; len];
@@ -92,7 +100,7 @@ mod tests {
     #[test]
     fn other_lengths_get_memory_of_their_own() {
         let mut buffers = Buffers::default();
-        for len in [0, 1, SHORTEST - 1, MAX_PAYLOAD + 1] {
+        for len in [0, 1, TINY, TINY + 1, SHORTEST - 1, MAX_PAYLOAD + 1] {
             assert_eq!(read(&mut buffers, len, 7).len(), len);
         }
         assert!(buffers.used.is_empty());

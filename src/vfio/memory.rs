@@ -322,11 +322,11 @@ impl GuestMemory {
             MemoryOperation::Atomic { segment, action, .. } => {
                 let pieces = self.resolve(core::slice::from_ref(segment), true)?;
                 // A number that is cut in two is no number.
-                let [piece] = &pieces[..] else { return Err(MemoryFault::Refused) };
+                let [piece] = pieces.as_slice() else { return Err(MemoryFault::Refused) };
                 Ok(Bytes::copy_from_slice(&piece.atomic(*action)?.to_le_bytes()))
             }
             MemoryOperation::Write { segments, data, .. } => {
-                store(&self.resolve(segments, true)?, data.clone())?;
+                store(self.resolve(segments, true)?.as_slice(), data.clone())?;
                 Ok(Bytes::new())
             }
             MemoryOperation::Transfer { .. } => Err(MemoryFault::Lender),
@@ -341,9 +341,9 @@ impl GuestMemory {
     pub fn copy_from(&self, segments: &[Segment], other: &Self, from: &[Segment]) -> MemoryResult {
         let sources = other.resolve(from, false).map_err(|_| MemoryFault::Lender)?;
         let pieces = self.resolve(segments, true)?;
-        if !copy(&pieces, &sources) {
+        if !copy(pieces.as_slice(), sources.as_slice()) {
             let data = other.load(from).map_err(|_| MemoryFault::Lender)?;
-            store(&pieces, data)?;
+            store(pieces.as_slice(), data)?;
         }
         Ok(Bytes::new())
     }
@@ -354,9 +354,9 @@ impl GuestMemory {
     /// Where a segment is not in memory that may be accessed so.
     pub fn load(&self, segments: &[Segment]) -> MemoryResult {
         let pieces = self.resolve(segments, false)?;
-        let total = pieces.iter().map(Piece::len).fold(0, usize::saturating_add);
+        let total = pieces.as_slice().iter().map(Piece::len).fold(0, usize::saturating_add);
         self.buffers.borrow_mut().read(total, |mut rest| {
-            for piece in &pieces {
+            for piece in pieces.as_slice() {
                 let (part, behind) = rest.split_at_mut_checked(piece.len()).ok_or(MemoryFault::Unmapped)?;
                 piece.load(part)?;
                 rest = behind;
@@ -374,45 +374,70 @@ impl GuestMemory {
             .any(|(_, range)| !matches!(range.backing, Backing::Unreachable))
     }
 
-    fn resolve(&self, segments: &[Segment], write: bool) -> Result<Vec<Piece<'_>>, MemoryFault> {
-        let mut pieces = Vec::with_capacity(segments.len());
-        for segment in segments {
-            self.resolve_segment(segment, write, &mut pieces)?;
-        }
-        pieces.iter().try_for_each(|piece| piece.prepare(write))?;
+    /// Where the segments are in this process.
+    fn resolve(&self, segments: &[Segment], write: bool) -> Result<Pieces<'_>, MemoryFault> {
+        let pieces = match segments {
+            [segment] => match self.first_piece(segment.address, segment.len as u64, write)? {
+                Some(piece) if piece.len() == segment.len => Pieces::One(piece),
+                _ => self.resolve_all(segments, write)?,
+            },
+            _ => self.resolve_all(segments, write)?,
+        };
+        pieces.as_slice().iter().try_for_each(|piece| piece.prepare(write))?;
         Ok(pieces)
     }
 
     /// A segment may go on from one range into the next.
-    fn resolve_segment<'a>(
-        &'a self,
-        segment: &Segment,
-        write: bool,
-        pieces: &mut Vec<Piece<'a>>,
-    ) -> Result<(), MemoryFault> {
-        let mut address = segment.address;
-        let mut left = segment.len as u64;
-        address.checked_add(left).ok_or(MemoryFault::Unmapped)?;
-        while left > 0 {
-            let (at, range) = self.ranges.range(..=address).next_back().ok_or(MemoryFault::Unmapped)?;
-            let within = address.saturating_sub(*at);
-            let len = left.min(range.len.saturating_sub(within));
-            if len == 0 {
-                return Err(MemoryFault::Unmapped);
+    fn resolve_all(&self, segments: &[Segment], write: bool) -> Result<Pieces<'_>, MemoryFault> {
+        let mut pieces = Vec::with_capacity(segments.len());
+        for &Segment { mut address, len } in segments {
+            let mut left = len as u64;
+            while let Some(piece) = self.first_piece(address, left, write)? {
+                let len = piece.len() as u64;
+                address = address.saturating_add(len);
+                left = left.saturating_sub(len);
+                pieces.push(piece);
             }
-            let memory = match &range.backing {
-                Backing::Unreachable => return Err(MemoryFault::Unmapped),
-                Backing::Private { .. } => return Err(MemoryFault::NotShared),
-                Backing::Mapped(memory) => memory,
-            };
-            if write && !range.writable {
-                return Err(MemoryFault::ReadOnly);
-            }
-            pieces.push(memory.piece(within, len).ok_or(MemoryFault::Unmapped)?);
-            address = address.saturating_add(len);
-            left = left.saturating_sub(len);
         }
-        Ok(())
+        Ok(Pieces::Many(pieces))
+    }
+
+    /// The first of `len` bytes from `address` on, as many as are in one range; `None` for none.
+    fn first_piece(&self, address: u64, len: u64, write: bool) -> Result<Option<Piece<'_>>, MemoryFault> {
+        address.checked_add(len).ok_or(MemoryFault::Unmapped)?;
+        if len == 0 {
+            return Ok(None);
+        }
+        let (at, range) = self.ranges.range(..=address).next_back().ok_or(MemoryFault::Unmapped)?;
+        let within = address.saturating_sub(*at);
+        let len = len.min(range.len.saturating_sub(within));
+        if len == 0 {
+            return Err(MemoryFault::Unmapped);
+        }
+        let memory = match &range.backing {
+            Backing::Unreachable => return Err(MemoryFault::Unmapped),
+            Backing::Private { .. } => return Err(MemoryFault::NotShared),
+            Backing::Mapped(memory) => memory,
+        };
+        if write && !range.writable {
+            return Err(MemoryFault::ReadOnly);
+        }
+        memory.piece(within, len).map(Some).ok_or(MemoryFault::Unmapped)
+    }
+}
+
+/// Where segments are; mostly it is one piece.
+enum Pieces<'a> {
+    One(Piece<'a>),
+    Many(Vec<Piece<'a>>),
+}
+
+impl<'a> Pieces<'a> {
+    fn as_slice(&self) -> &[Piece<'a>] {
+        match self {
+            Self::One(piece) => core::slice::from_ref(piece),
+            Self::Many(pieces) => pieces,
+        }
     }
 }
 

@@ -327,6 +327,9 @@ fn requests_under_way(body: &Body) -> usize {
         Body::Write { progress, sequence, .. } | Body::Read { progress, sequence, .. } => {
             sequence.distance_from(progress.acknowledge) as usize + 1
         }
+        Body::Batch { progress, first, batch } => {
+            first.plus(batch.count()).distance_from(progress.acknowledge) as usize
+        }
         _ => 0,
     }
 }

@@ -3,8 +3,10 @@
 use assured_rdma::adaptor::address::{Geometry, Location, NodeId};
 use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::memory::MemoryFault;
+use assured_rdma::adaptor::mesh::batch::{Batch, Collector};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
+use assured_rdma::adaptor::transaction::RequestKind;
 use assured_rdma::adaptor::{Adaptor, Instant, Settings};
 use bytes::Bytes;
 
@@ -54,4 +56,13 @@ fn a_write_that_waits_for_its_lease_holds_its_own_bytes_only() {
     send(&mut adaptor, Body::Write { progress, sequence: Sequence(0), at: Location::memory(0), data });
     assert!(adaptor.poll_memory(now).is_none(), "it waits");
     assert!(received.is_unique(), "the rest is let go");
+    let mut batch = Collector::default();
+    batch.push(Location::memory(0), &RequestKind::Write(Bytes::from_static(&[1; 8])));
+    let mut stream = batch.finish().unwrap().as_bytes().to_vec();
+    let len = stream.len();
+    stream.resize(1 << 16, 0);
+    let received = Bytes::from(stream);
+    let batch = Batch::parse(received.slice(..len)).unwrap();
+    send(&mut adaptor, Body::Batch { progress, first: Sequence(1), batch });
+    assert!(received.is_unique(), "as of a write among others");
 }

@@ -6,11 +6,13 @@ use std::time::Duration;
 use assured_rdma::adaptor::address::{Geometry, Location, NodeId};
 use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::memory::{MemoryFault, MemoryOperation};
+use assured_rdma::adaptor::mesh::batch::{Collector, SHORT};
 use assured_rdma::adaptor::mesh::limits::{WINDOW_BYTES, WINDOW_REQUESTS};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
 use assured_rdma::adaptor::random::Random;
 use assured_rdma::adaptor::status::Code;
+use assured_rdma::adaptor::transaction::RequestKind;
 use assured_rdma::adaptor::{Adaptor, Instant, LoadTag, Region, Settings};
 use bytes::Bytes;
 
@@ -58,6 +60,7 @@ impl Attack {
                 Body::Hello { nonce: n, epoch: e, .. } => (nonce, epoch) = (n, e.0),
                 Body::Write { progress, sequence: s, .. }
                 | Body::Read { progress, sequence: s, .. }
+                | Body::Batch { progress, first: s, .. }
                 | Body::Atomic { progress, sequence: s, .. } => {
                     (epoch, sequence) = (progress.epoch.0, s.0);
                 }
@@ -84,7 +87,7 @@ impl Attack {
         let data = Bytes::from(vec![0x66; len]);
         let code = Code::ALL[self.below(Code::ALL.len() as u64) as usize];
         let code = if self.below(2) == 0 { Code::Ok } else { code };
-        let body = match self.below(12) {
+        let body = match self.below(13) {
             0 => Body::Hello {
                 wants_reply: self.below(2) == 0,
                 epoch,
@@ -102,6 +105,13 @@ impl Attack {
             10 => {
                 let operands = vec![0x66; [8, 16, 9][self.below(3) as usize]].into();
                 Body::Atomic { progress, sequence, at, operands }
+            }
+            11 => {
+                let mut batch = Collector::default();
+                let short = data.slice(..len.min(SHORT));
+                (0..self.below(4)).for_each(|_| batch.push(at, &RequestKind::Write(short.clone())));
+                batch.push(at, &RequestKind::Read { len: self.near(len as u32) });
+                Body::Batch { progress, first: sequence, batch: batch.finish().unwrap() }
             }
             9 => Body::Nak { epoch, expected: sequence, stamp: echo },
             _ => Body::Ask { epoch, stamp: echo },

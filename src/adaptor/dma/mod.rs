@@ -285,9 +285,10 @@ impl Engine {
             if let Some(queue) = self.queue(number) {
                 queue.is_listed = false;
             }
-            if let Some(operation) = self.step(now, number) {
+            let operation = self.step(now, number);
+            if operation.is_some() {
                 self.list(number);
-                return Some(operation);
+                return operation;
             }
         }
         None
@@ -315,13 +316,29 @@ impl Engine {
         if self.queue(number)?.is_closing {
             return None;
         }
-        self.tell_rest(number)
-            .or_else(|| self.write_completions(number))
-            .or_else(|| self.land(number))
-            .or_else(|| self.serve(now, number))
-            // What was handed out may have ended at once.
-            .or_else(|| self.write_completions(number))
-            .or_else(|| if self.queue(number)?.look { self.look(number) } else { None })
+        // Operations are not small: each is handed on as it is, not through a chain of options.
+        if let operation @ Some(_) = self.tell_rest(number) {
+            return operation;
+        }
+        if self.queue(number)?.lands_first()
+            && let operation @ Some(_) = self.land(number)
+        {
+            return operation;
+        }
+        if let operation @ Some(_) = self.write_completions(number) {
+            return operation;
+        }
+        if let operation @ Some(_) = self.land(number) {
+            return operation;
+        }
+        if let operation @ Some(_) = self.serve(now, number) {
+            return operation;
+        }
+        // What was handed out may have ended at once.
+        if let operation @ Some(_) = self.write_completions(number) {
+            return operation;
+        }
+        if self.queue(number)?.look { self.look(number) } else { None }
     }
 
     /// A memory operation has ended. One that is not known any more is ignored.

@@ -12,6 +12,7 @@ use super::keys::Key;
 use super::operation::Operation;
 use crate::adaptor::Instant;
 use crate::adaptor::master::CommandStatus;
+use crate::adaptor::mesh::batch::SHORT;
 use crate::adaptor::messages::Coalescing;
 use crate::adaptor::transaction::TransactionId;
 
@@ -24,6 +25,8 @@ const MAX_TAKEN: u32 = 2048;
 const MAX_REQUESTS: u32 = 1024;
 /// The most bytes that these move.
 const MAX_BYTES: u64 = 4 << 20;
+/// Completions that are worth to be written, where what was read is still to be put into local memory.
+const ENOUGH: usize = 64;
 
 /// A queue that is to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -249,6 +252,12 @@ impl Queue {
             self.done.push_back(completion);
         }
         self.done.len() > before
+    }
+
+    /// Whether what was read goes to local memory before completions are written: it is short, and there will be more of them then.
+    pub(super) fn lands_first(&self) -> bool {
+        let is_short = |(_, data): &(TransactionId, Bytes)| data.len() <= SHORT;
+        self.done.len() < ENOUGH && self.landings.front().is_some_and(is_short)
     }
 
     /// Whether an armed completion is there: at once, or at a time, or not.

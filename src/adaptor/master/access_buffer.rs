@@ -7,8 +7,7 @@ use crate::adaptor::address::Location;
 use crate::adaptor::channel::{Channel, Origin};
 use crate::adaptor::mesh::limits::Window;
 use crate::adaptor::transaction::{Extent, RequestKind};
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound::{Excluded, Unbounded};
+use std::collections::VecDeque;
 
 /// The most requests of one origin that wait at a time, and the most bytes that these write: what its flow may have unanswered.
 fn limits(channel: Channel) -> Window {
@@ -41,7 +40,7 @@ fn held(kind: &RequestKind) -> usize {
 }
 
 /// The requests of one origin.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Queue {
     requests: VecDeque<Inbound>,
     bytes: usize,
@@ -50,8 +49,8 @@ struct Queue {
 /// The master access buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct AccessBuffer {
-    /// Only queues that are not empty.
-    queues: BTreeMap<Origin, Queue>,
+    /// In the order of origins; only queues that are not empty.
+    queues: Vec<(Origin, Queue)>,
     /// The origin that was served last.
     last: Option<Origin>,
 }
@@ -59,50 +58,64 @@ pub(super) struct AccessBuffer {
 impl AccessBuffer {
     /// Puts a request behind the others of its origin.
     pub(super) fn push(&mut self, request: Inbound) -> Result<(), Full> {
-        let origin = request.origin;
-        let queue = self.queues.entry(origin).or_default();
-        let bytes = queue.bytes.saturating_add(held(&request.kind));
+        let (origin, more) = (request.origin, held(&request.kind));
         let limits = limits(origin.channel);
-        if queue.requests.len() < limits.requests && bytes <= limits.bytes {
-            queue.bytes = bytes;
-            queue.requests.push_back(request);
-            return Ok(());
+        match self.find(origin) {
+            Ok(at) => {
+                let (_, queue) = self.queues.get_mut(at).ok_or(Full)?;
+                let bytes = queue.bytes.saturating_add(more);
+                if queue.requests.len() >= limits.requests || bytes > limits.bytes {
+                    return Err(Full);
+                }
+                queue.bytes = bytes;
+                queue.requests.push_back(request);
+            }
+            Err(_) if more > limits.bytes => return Err(Full),
+            Err(at) => {
+                let queue = Queue { requests: VecDeque::from([request]), bytes: more };
+                self.queues.insert(at, (origin, queue));
+            }
         }
-        if queue.requests.is_empty() {
-            self.queues.remove(&origin);
-        }
-        Err(Full)
+        Ok(())
+    }
+
+    /// Where the queue of an origin is, or would be.
+    fn find(&self, origin: Origin) -> Result<usize, usize> {
+        self.queues.binary_search_by_key(&origin, |&(origin, _)| origin)
     }
 
     /// Takes out the oldest request of the next origin, in turn, whose oldest request `may_leave`.
     pub(super) fn take(&mut self, may_leave: impl Fn(&Inbound) -> bool) -> Option<Inbound> {
-        let after = self.last.map_or(Unbounded, Excluded);
-        let up_to = self.last.map(|last| self.queues.range(..=last)).into_iter().flatten();
-        let ready = |(_, queue): &(&Origin, &Queue)| queue.requests.front().is_some_and(&may_leave);
-        let (&origin, _) = self.queues.range((after, Unbounded)).chain(up_to).find(ready)?;
-        let queue = self.queues.get_mut(&origin)?;
+        let next = self.last.map_or(0, |last| self.queues.partition_point(|&(origin, _)| origin <= last));
+        let ready =
+            |(_, (_, queue)): &(usize, &(Origin, Queue))| queue.requests.front().is_some_and(&may_leave);
+        let queues = || self.queues.iter().enumerate();
+        let (at, _) = queues().skip(next).chain(queues().take(next)).find(ready)?;
+        let (origin, queue) = self.queues.get_mut(at)?;
+        self.last = Some(*origin);
         let request = queue.requests.pop_front()?;
         queue.bytes = queue.bytes.saturating_sub(held(&request.kind));
         if queue.requests.is_empty() {
-            self.queues.remove(&origin);
+            self.queues.remove(at);
         }
-        self.last = Some(origin);
         Some(request)
     }
 
     /// Drops every request of an origin.
     pub(super) fn discard(&mut self, origin: Origin) {
-        self.queues.remove(&origin);
+        if let Ok(at) = self.find(origin) {
+            self.queues.remove(at);
+        }
     }
 
     /// Takes out every request, those of one origin in their order.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Inbound> + use<> {
-        core::mem::take(&mut self.queues).into_values().flat_map(|queue| queue.requests)
+        core::mem::take(&mut self.queues).into_iter().flat_map(|(_, queue)| queue.requests)
     }
 
     /// How many requests wait.
     pub(super) fn len(&self) -> usize {
-        self.queues.values().map(|queue| queue.requests.len()).sum()
+        self.queues.iter().map(|(_, queue)| queue.requests.len()).sum()
     }
 }
 
@@ -173,7 +186,7 @@ mod tests {
         buffer.take(|_| true).unwrap();
         assert_eq!(buffer.push(request(1, 17, 64 << 10)), Ok(()));
         assert_eq!(buffer.push(request(2, 0, (1 << 20) + 1)), Err(Full));
-        assert!(!buffer.queues.contains_key(&origin(2)));
+        assert!(buffer.find(origin(2)).is_err());
     }
 
     #[test]

@@ -193,6 +193,10 @@ impl Mailbox {
         self.last
     }
 
+    pub(super) const fn has_finished(&self) -> bool {
+        self.finished.is_some()
+    }
+
     pub(super) fn take_finished(&mut self) -> Option<Finished> {
         self.finished.take()
     }

@@ -32,7 +32,7 @@ use super::transaction::{Atomic, Content, RequestKind};
 use access_buffer::AccessBuffer;
 use bytes::Bytes;
 use command::{Mailbox, Step};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 /// How a request of another node ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -95,7 +95,8 @@ pub struct Master {
     buffer: AccessBuffer,
     mailbox: Mailbox,
     messages: Messages,
-    running: BTreeMap<OperationId, Running>,
+    /// In the order of their names.
+    running: VecDeque<(OperationId, Running)>,
     answers: VecDeque<Answer>,
     next: OperationId,
     /// Whether the bus takes requests for its devices now.
@@ -116,7 +117,7 @@ impl Master {
             buffer: AccessBuffer::default(),
             mailbox: Mailbox::new(),
             messages: Messages::default(),
-            running: BTreeMap::new(),
+            running: VecDeque::new(),
             answers: VecDeque::new(),
             next: OperationId(0),
             is_bus_ready: true,
@@ -151,7 +152,8 @@ impl Master {
     pub fn discard(&mut self, origin: Origin) {
         self.buffer.discard(origin);
         self.answers.retain(|answer| answer.origin != origin);
-        for running in self.running.values_mut().filter(|running| running.purpose.origin() == Some(origin)) {
+        let of_origin = |running: &&mut Running| running.purpose.origin() == Some(origin);
+        for running in self.running.iter_mut().map(|(_, running)| running).filter(of_origin) {
             running.is_discarded = true;
         }
     }
@@ -164,7 +166,7 @@ impl Master {
         self.windows.clear();
         self.mailbox.reset();
         self.messages.reset();
-        for running in self.running.values_mut() {
+        for (_, running) in &mut self.running {
             running.is_discarded = true;
         }
         (self.served_writes, self.served_reads, self.refused) = (0, 0, 0);
@@ -201,7 +203,7 @@ impl Master {
     ) -> Option<MemoryOperation> {
         loop {
             let (running, windows, is_bus_ready) = (&self.running, &self.windows, self.is_bus_ready);
-            let is_idle = |origin| running.values().all(|running| !running.holds_up(origin));
+            let is_idle = |origin| running.iter().all(|(_, running)| !running.holds_up(origin));
             let is_taken =
                 |request: &_| is_bus_ready || !matches!(resolve(windows, request), Ok((Home::Bus, _)));
             let request = self.buffer.take(|request| {
@@ -236,13 +238,18 @@ impl Master {
         self.is_bus_ready = is_ready;
     }
 
-    /// A memory operation has ended. An `id` that is not known, or not any more, is ignored.
-    pub fn handle_done(&mut self, id: OperationId, result: MemoryResult) {
-        let Some(running) = self.running.remove(&id) else { return };
+    /// A memory operation has ended. An `id` that is not known, or not any more, is ignored. Returns whether a command may have got
+    /// on by that; else nothing but an answer has come of it.
+    pub fn handle_done(&mut self, id: OperationId, result: MemoryResult) -> bool {
+        // What was begun last mostly ends first.
+        let Some(at) = self.running.iter().rposition(|&(running, _)| running == id) else { return false };
+        let Some((_, running)) = self.running.remove(at) else { return false };
+        let is_command = running.purpose == Purpose::Command;
         if !running.is_discarded {
             self.end(running.purpose, result);
         }
-        self.mailbox.settle(self.running.keys().next().copied());
+        self.mailbox.settle(self.running.front().map(|&(oldest, _)| oldest));
+        is_command || self.mailbox.has_finished()
     }
 
     /// The next answer to another node.
@@ -364,7 +371,7 @@ impl Master {
     fn begin(&mut self, purpose: Purpose) -> OperationId {
         let id = self.next;
         self.next = OperationId(id.0.wrapping_add(1));
-        self.running.insert(id, Running { purpose, is_discarded: false });
+        self.running.push_back((id, Running { purpose, is_discarded: false }));
         id
     }
 

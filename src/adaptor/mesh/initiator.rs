@@ -12,10 +12,12 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 
 use super::Find;
+use super::batch::{Batch, Collector, is_short};
 use super::limits::{PROBE_AFTER, Window};
 use super::packet::{Body, Progress, Stamp};
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::Instant;
+use crate::adaptor::address::Location;
 use crate::adaptor::channel::Channel;
 use crate::adaptor::status::{Code, Direction};
 use crate::adaptor::transaction::{Content, Extent, Finished, Payload, Request, RequestKind, TransactionId};
@@ -99,8 +101,11 @@ impl Initiator {
     }
 
     pub(super) fn submit(&mut self, request: Request) {
-        self.waiting.push_back(request);
-        self.admit();
+        if self.waiting.is_empty() && self.has_room_for(&request) {
+            self.take_in(request);
+        } else {
+            self.waiting.push_back(request);
+        }
     }
 
     /// Finishes a request that is not to be sent at all.
@@ -112,15 +117,21 @@ impl Initiator {
         self.finished.pop_front()
     }
 
+    /// Whether the window has room for one more request.
+    fn has_room_for(&self, request: &Request) -> bool {
+        let bytes = self.bytes.saturating_add(request.kind.len());
+        self.outstanding.len() < self.window.requests && bytes <= self.window.bytes
+    }
+
+    fn take_in(&mut self, request: Request) {
+        self.bytes = self.bytes.saturating_add(request.kind.len());
+        self.outstanding.push_back(request);
+    }
+
     fn admit(&mut self) {
-        while self.outstanding.len() < self.window.requests {
-            let Some(request) = self.waiting.front() else { break };
-            let bytes = self.bytes.saturating_add(request.kind.len());
-            if bytes > self.window.bytes {
-                break;
-            }
-            self.bytes = bytes;
-            self.outstanding.extend(self.waiting.pop_front());
+        while self.waiting.front().is_some_and(|request| self.has_room_for(request)) {
+            let Some(request) = self.waiting.pop_front() else { break };
+            self.take_in(request);
         }
     }
 
@@ -131,45 +142,77 @@ impl Initiator {
     /// The next packet to send; only to be called while the peer is proven to be the one that the flow is with.
     pub(super) fn poll(&mut self, now: Instant, find: &mut Find<'_>) -> Option<Body> {
         let progress = self.progress();
-        let body = if let Some(request) = self.outstanding.get(self.cursor) {
-            let sequence = self.first.plus(steps(self.cursor));
-            let at = request.place.at;
-            let body = match &request.kind {
-                RequestKind::Write(Payload::Bytes(data)) => {
-                    Body::Write { progress, sequence, at, data: data.clone() }
-                }
-                RequestKind::Write(Payload::Memory(source)) => {
-                    let found = if self.faults.contains_key(&request.id) { None } else { find(source).ok() };
-                    let found = found.filter(|content| content.extent() == source.len).unwrap_or_else(|| {
-                        // If it was sent before, it may have been executed.
-                        let code = if self.cursor < self.sent { Code::LinkLost } else { Code::LocalFault };
-                        self.faults.entry(request.id).or_insert(code);
-                        Content::Bytes(Bytes::new())
-                    });
-                    match found {
-                        Content::Bytes(data) => Body::Write { progress, sequence, at, data },
-                        Content::Lent(from) => Body::Lend { progress, sequence, at, from },
-                    }
-                }
-                RequestKind::Read { len } => Body::Read { progress, sequence, at, len: *len },
+        let before = self.cursor;
+        let body = if let Some(batch) = self.poll_batch(find) {
+            Body::Batch { progress, first: self.first.plus(steps(before)), batch }
+        } else if let Some((at, kind)) = self.next_request(find) {
+            self.advance();
+            let sequence = self.first.plus(steps(before));
+            match kind {
+                RequestKind::Write(Content::Bytes(data)) => Body::Write { progress, sequence, at, data },
+                RequestKind::Write(Content::Lent(from)) => Body::Lend { progress, sequence, at, from },
+                RequestKind::Read { len } => Body::Read { progress, sequence, at, len },
                 RequestKind::Atomic(atomic) => {
                     Body::Atomic { progress, sequence, at, operands: atomic.operands() }
                 }
-            };
-            self.cursor = self.cursor.saturating_add(1);
-            self.sent = self.sent.max(self.cursor);
-            self.probe_at.get_or_insert(now.after(PROBE_AFTER));
-            body
+            }
         } else if self.confirm_wanted {
             Body::Confirm { progress, sent: self.first.plus(steps(self.sent)) }
         } else {
             return None;
         };
+        if self.cursor > before {
+            self.probe_at.get_or_insert(now.after(PROBE_AFTER));
+        }
         self.confirm_wanted = false;
         if self.echo != Stamp(0) {
             self.leased = Some(now);
         }
         Some(body)
+    }
+
+    /// The next requests, where several short ones follow each other.
+    fn poll_batch(&mut self, find: &mut Find<'_>) -> Option<Batch> {
+        let mut next = self.outstanding.iter().skip(self.cursor).take(2).filter(|r| is_short(&r.kind));
+        if self.channel != Channel::Bulk || next.nth(1).is_none() {
+            return None;
+        }
+        let mut batch = Collector::default();
+        while self.outstanding.get(self.cursor).is_some_and(|request| batch.has_room(&request.kind)) {
+            let (at, kind) = self.next_request(find)?;
+            // What is lent goes alone.
+            let Some(kind) = kind.carried() else { break };
+            batch.push(at, &kind);
+            self.advance();
+        }
+        batch.finish()
+    }
+
+    /// The next request, with what goes for its memory.
+    fn next_request(&mut self, find: &mut Find<'_>) -> Option<(Location, RequestKind)> {
+        let request = self.outstanding.get(self.cursor)?;
+        let kind = match &request.kind {
+            RequestKind::Write(Payload::Bytes(data)) => RequestKind::Write(data.clone().into()),
+            RequestKind::Write(Payload::Memory(source)) => {
+                let found = if self.faults.contains_key(&request.id) { None } else { find(source).ok() };
+                let found = found.filter(|content| content.extent() == source.len).unwrap_or_else(|| {
+                    // If it was sent before, it may have been executed.
+                    let code = if self.cursor < self.sent { Code::LinkLost } else { Code::LocalFault };
+                    self.faults.entry(request.id).or_insert(code);
+                    Bytes::new().into()
+                });
+                RequestKind::Write(found)
+            }
+            RequestKind::Read { len } => RequestKind::Read { len: *len },
+            RequestKind::Atomic(atomic) => RequestKind::Atomic(*atomic),
+        };
+        Some((request.place.at, kind))
+    }
+
+    /// The next request was sent.
+    fn advance(&mut self) {
+        self.cursor = self.cursor.saturating_add(1);
+        self.sent = self.sent.max(self.cursor);
     }
 
     /// A stamp came; the latest one is sent back from now on.
@@ -219,9 +262,10 @@ impl Initiator {
         let known = i64::from(self.first.distance_from(first));
         let fresh = i64::from(count).saturating_sub(known);
         let Ok(fresh) = usize::try_from(fresh) else { return };
-        let only_writes =
-            || self.outstanding.iter().take(fresh).all(|r| matches!(r.kind, RequestKind::Write(_)));
-        let makes_sense = count == 1 || code.is_ok() && data.is_empty() && only_writes();
+        // Of several good answers each request takes as much as it asked for. Those that came before may be in front.
+        let asked: usize = self.outstanding.iter().take(fresh).map(brings).fold(0, usize::saturating_add);
+        let excess = data.len().checked_sub(asked).filter(|&excess| known > 0 || excess == 0);
+        let makes_sense = count == 1 || code.is_ok() && excess.is_some();
         if known < 0 || fresh > self.sent || !makes_sense {
             self.trouble.sequence = true;
             return;
@@ -229,10 +273,12 @@ impl Initiator {
         if fresh == 0 {
             return;
         }
+        let mut rest = data.slice(if count > 1 { excess.unwrap_or(0) } else { 0 }..);
         for request in self.outstanding.drain(..fresh) {
             self.bytes = self.bytes.saturating_sub(request.kind.len());
             let code = self.faults.remove(&request.id).unwrap_or(code);
-            self.finished.push_back(Finished { id: request.id, code, data: data.clone() });
+            let own = if count > 1 { brings(&request).min(rest.len()) } else { rest.len() };
+            self.finished.push_back(Finished { id: request.id, code, data: rest.split_to(own) });
         }
         self.first = self.first.plus(steps(fresh));
         self.sent = self.sent.saturating_sub(fresh);
@@ -330,6 +376,14 @@ impl Initiator {
             self.confirm_wanted = true;
             self.probe_at = Some(now.after(PROBE_AFTER));
         }
+    }
+}
+
+/// The bytes that a request brings where it ends well.
+fn brings(request: &Request) -> usize {
+    match &request.kind {
+        RequestKind::Write(_) => 0,
+        kind @ (RequestKind::Read { .. } | RequestKind::Atomic(_)) => kind.len(),
     }
 }
 

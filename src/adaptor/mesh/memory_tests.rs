@@ -27,9 +27,12 @@ fn sent(mesh: &mut Mesh, gone: Option<u64>) -> Vec<usize> {
         if is_gone { Err(MemoryFault::Unmapped) } else { Ok(Bytes::from(vec![7; source.len]).into()) }
     };
     let packets = core::iter::from_fn(|| mesh.poll_packet(start(), PEER, &mut load));
-    packets
-        .filter_map(|packet| if let Body::Write { data, .. } = packet.body { Some(data.len()) } else { None })
-        .collect()
+    let lengths = |packet: super::Packet| match packet.body {
+        Body::Write { data, .. } => vec![data.len()],
+        Body::Batch { batch, .. } => batch.requests().map(|(_, kind)| kind.len()).collect(),
+        _ => Vec::new(),
+    };
+    packets.flat_map(lengths).collect()
 }
 
 fn answer(mesh: &mut Mesh, body: Body) {

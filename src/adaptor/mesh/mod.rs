@@ -3,6 +3,7 @@
 //! It keeps a [`session`](self) for each configured peer, and for each other node as soon as there is a way to it. Packets
 //! arrive over links, which may be cut, and come back; the flows survive that.
 
+pub mod batch;
 mod exchange;
 mod flows;
 pub mod framing;
@@ -15,6 +16,9 @@ mod responder;
 pub mod sequence;
 mod session;
 
+#[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
+mod batch_tests;
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects)]
 mod exchange_tests;

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use core::fmt;
 use crc_fast::{CrcAlgorithm, Digest};
 
+use super::batch::Batch;
 use super::neighbour::{End, Identity, Refusal, Role, Routes};
 use super::numbers::{Reader, Writer};
 use super::sequence::{Epoch, Sequence};
@@ -148,6 +149,15 @@ pub enum Body {
         /// How, see [`Atomic::operands`].
         operands: Bytes,
     },
+    /// Initiating side: several short requests.
+    Batch {
+        /// Acknowledgement and lease.
+        progress: Progress,
+        /// The place of the first in the flow; the others follow it.
+        first: Sequence,
+        /// They.
+        batch: Batch,
+    },
     /// Initiating side, no request: confirms the epoch, and tells how far it has sent, so that the
     /// responding side can say what is missing and send lost answers again.
     Confirm {
@@ -157,7 +167,7 @@ pub enum Body {
         sent: Sequence,
     },
     /// Responding side: `count` requests from `first` on are done and ended with `code`.
-    /// More than one only for writes that ended with [`Code::Ok`].
+    /// More than one only where all ended with [`Code::Ok`].
     Done {
         /// The epoch of the requests.
         epoch: Epoch,
@@ -169,7 +179,7 @@ pub enum Body {
         code: Code,
         /// For the next lease.
         stamp: Stamp,
-        /// What a read brought.
+        /// What reads and atomic operations brought, one after the other.
         data: Bytes,
     },
     /// Responding side: a request is missing; send again from `expected` on.
@@ -269,7 +279,7 @@ struct Fields {
     stamp: u64,
 }
 
-mod command {
+pub(super) mod command {
     pub const HELLO: u8 = 1;
     pub const WELCOME: u8 = 2;
     pub const WRITE: u8 = 3;
@@ -284,6 +294,7 @@ mod command {
     pub const INQUIRE: u8 = 12;
     pub const INVENTORY: u8 = 13;
     pub const ATOMIC: u8 = 14;
+    pub const BATCH: u8 = 15;
 }
 
 /// The length in bytes, header and payload, of the packet that begins `bytes`, as soon as that can be told.
@@ -343,10 +354,10 @@ impl Packet {
     /// A long payload stays: it is a good part of that itself.
     #[must_use]
     pub(in crate::adaptor) fn detach(mut self) -> Self {
-        if let Body::Write { data, .. } = &mut self.body
-            && data.len() < LONG_PAYLOAD
-        {
-            *data = Bytes::copy_from_slice(data);
+        match &mut self.body {
+            Body::Write { data, .. } if data.len() < LONG_PAYLOAD => *data = Bytes::copy_from_slice(data),
+            Body::Batch { batch, .. } => batch.detach(),
+            _ => {}
         }
         self
     }
@@ -424,6 +435,7 @@ impl Body {
             | Self::Lend { .. }
             | Self::Read { .. }
             | Self::Atomic { .. }
+            | Self::Batch { .. }
             | Self::Confirm { .. }
             | Self::Done { .. }
             | Self::Nak { .. }
@@ -478,6 +490,10 @@ impl Body {
                 let fields = initiating(command::ATOMIC, progress, *sequence);
                 (Fields { address: address_of(*at), ..fields }, operands)
             }
+            Self::Batch { progress, first, batch } => {
+                let fields = initiating(command::BATCH, progress, *first);
+                (Fields { count: batch.count(), ..fields }, batch.as_bytes())
+            }
             Self::Confirm { progress, sent } => (initiating(command::CONFIRM, progress, *sent), &NO_BYTES),
             Self::Done { epoch, first, count, code, stamp, data } => {
                 let fields = responding(command::DONE, *epoch, *first, *stamp);
@@ -505,8 +521,7 @@ impl Body {
         let sequence = Sequence(fields.sequence);
         let stamp = Stamp(fields.stamp);
         let progress = Progress { epoch, acknowledge: Sequence(fields.acknowledge), echo: stamp };
-        let at = Space::from_bits(fields.address >> OFFSET_BITS)
-            .map(|space| Location { space, offset: fields.address & ((1 << OFFSET_BITS) - 1) });
+        let at = location_of(fields.address);
         let body = match fields.command {
             command::HELLO | command::WELCOME => Self::Hello {
                 wants_reply: fields.command == command::HELLO,
@@ -524,6 +539,7 @@ impl Body {
                 Atomic::from_operands(&data)?;
                 Self::Atomic { progress, sequence, at: at?, operands: data.clone() }
             }
+            command::BATCH => Self::Batch { progress, first: sequence, batch: Batch::parse(data.clone())? },
             command::CONFIRM => Self::Confirm { progress, sent: sequence },
             command::DONE => Self::Done {
                 epoch,
@@ -557,8 +573,14 @@ impl Body {
 }
 
 /// A location as it stands in the address field: the space above the offset.
-fn address_of(at: Location) -> u64 {
+pub(super) fn address_of(at: Location) -> u64 {
     u64::from(at.space.bits()) << OFFSET_BITS | at.offset
+}
+
+/// The inverse of [`address_of`]; `None` where there is no such space.
+pub(super) fn location_of(address: u64) -> Option<Location> {
+    let space = Space::from_bits(address >> OFFSET_BITS)?;
+    Some(Location { space, offset: address & ((1 << OFFSET_BITS) - 1) })
 }
 
 /// CRC32C (Castagnoli) of a packet, with the CRC field and the count of routers taken as 0.

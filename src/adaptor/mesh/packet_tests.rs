@@ -1,9 +1,10 @@
 //! The packet format by golden bytes, by round trips and by random bytes.
 
-use crate::adaptor::transaction::Atomic;
+use crate::adaptor::transaction::{Atomic, RequestKind};
 use bytes::Bytes;
 use proptest::prelude::*;
 
+use super::batch::{Batch, Collector};
 use super::framing::{FrameError, Framer};
 use super::neighbour::{End, Identity, MAX_HOPS, Refusal, Role, Route, Routes};
 use super::packet::*;
@@ -82,6 +83,43 @@ fn golden_bytes_of_atomic_operations() {
             "{len} bytes of operands"
         );
     }
+}
+
+#[rustfmt::skip]
+const BATCH_BYTES: [u8; 104] = [
+    b'A', b'R', 1, 15, 1, 2, 1, 0,
+    40, 0, 0, 0, 0, 0, 0, 0,
+    0x44, 0x44, 0x33, 0x33, 0x22, 0x22, 0x11, 0x11,
+    0x88, 0x88, 0x77, 0x77, 0x66, 0x66, 0x55, 0x55,
+    3, 0, 0, 0, 10, 0, 0, 0,
+    9, 0, 0, 0, 2, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0,
+    0xcd, 0xab, 0, 0, 0, 0, 0, 0,
+    0x00, 0x20, 0x00, 0x10, 0, 0, 0, 0, 8, 0, 0, 0, 3, 0, 0, 0,
+    b'a', b's', b's', b'u', b'r', b'e', b'd', b'!',
+    0x10, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 4, 0, 0, 0,
+];
+
+fn batch(requests: &[(Location, RequestKind<Bytes>)]) -> Batch {
+    let mut collector = Collector::default();
+    requests.iter().for_each(|(at, kind)| collector.push(*at, kind));
+    collector.finish().unwrap()
+}
+
+#[test]
+fn golden_bytes_of_a_batch() {
+    let write = write_packet();
+    let Body::Write { progress, sequence: first, at, data } = write.body else { panic!("{write:?}") };
+    let requests =
+        [(at, RequestKind::Write(data)), (Location::io(0x10), RequestKind::Read { len: 0x1_0000 })];
+    let body = Body::Batch { progress, first, batch: batch(&requests) };
+    let packet = Packet { channel: Channel::Bulk, body, ..write_packet() };
+    let wire = sealed(BATCH_BYTES.to_vec());
+    assert_eq!(emitted(&packet), wire);
+    assert_eq!(Packet::parse(Bytes::from(wire.clone())), Ok(packet));
+    let mut miscounted = wire;
+    miscounted[44] = 3;
+    assert_eq!(Packet::parse(Bytes::from(sealed(miscounted))), Err(ParseError::Field));
 }
 
 #[rustfmt::skip]
@@ -287,6 +325,14 @@ fn a_stream_out_of_step_is_broken_for_good() {
     assert_eq!(framer.held(), 0);
 }
 
+fn request() -> impl Strategy<Value = RequestKind<Bytes>> {
+    prop_oneof![
+        any::<u32>().prop_map(|len| RequestKind::Read { len }),
+        proptest::collection::vec(any::<u8>(), 0..100).prop_map(|data| RequestKind::Write(data.into())),
+        any::<u64>().prop_map(|value| RequestKind::Atomic(Atomic::Add(value))),
+    ]
+}
+
 fn body() -> impl Strategy<Value = Body> {
     let progress = (any::<u32>(), any::<u32>(), any::<u64>()).prop_map(|(e, a, s)| Progress {
         epoch: Epoch(e),
@@ -316,7 +362,7 @@ fn body() -> impl Strategy<Value = Body> {
             .prop_map(|(progress, sequence, at, data)| Body::Write { progress, sequence, at, data }),
         (progress.clone(), sequence.clone(), at.clone(), any::<u32>())
             .prop_map(|(progress, sequence, at, len)| Body::Read { progress, sequence, at, len }),
-        (progress.clone(), sequence.clone(), at, any::<[u64; 2]>(), any::<bool>()).prop_map(
+        (progress.clone(), sequence.clone(), at.clone(), any::<[u64; 2]>(), any::<bool>()).prop_map(
             |(progress, sequence, at, [value, swap], swaps)| {
                 let atomic = match swaps {
                     true => Atomic::CompareSwap { compare: value, swap },
@@ -325,6 +371,8 @@ fn body() -> impl Strategy<Value = Body> {
                 Body::Atomic { progress, sequence, at, operands: atomic.operands() }
             }
         ),
+        (progress.clone(), sequence.clone(), proptest::collection::vec((at, request()), 1..20))
+            .prop_map(|(progress, first, requests)| Body::Batch { progress, first, batch: batch(&requests) }),
         (progress, sequence.clone()).prop_map(|(progress, sent)| Body::Confirm { progress, sent }),
         (
             epoch.clone(),

@@ -7,8 +7,9 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
+use super::batch::{MAX_BATCH, SHORT};
 use super::limits::{ASK_AGAIN, Window};
 use super::packet::{Body, Progress, Stamp};
 use super::sequence::{Epoch, Sequence};
@@ -207,27 +208,39 @@ impl Responder {
         self.nak_wanted || self.ask_waits || self.cursor < self.answers.len()
     }
 
+    /// How many of the next answers go in one packet: those that are good and short, or the first alone.
+    fn gathered(&self) -> usize {
+        let mut bytes = 0usize;
+        let fits = |answer: &&Answer| {
+            let len = answer.data.len();
+            bytes = bytes.saturating_add(len);
+            answer.code.is_ok() && len <= SHORT && bytes <= MAX_BATCH
+        };
+        self.answers.iter().skip(self.cursor).take_while(fits).count().max(1)
+    }
+
+    /// What the next `count` answers bring, one after the other.
+    fn data_of(&self, count: usize) -> Bytes {
+        let answers = || self.answers.iter().skip(self.cursor).take(count);
+        let len = answers().map(|answer| answer.data.len()).fold(0, usize::saturating_add);
+        let mut all = BytesMut::with_capacity(len);
+        answers().for_each(|answer| all.extend_from_slice(&answer.data));
+        all.freeze()
+    }
+
     /// The next packet to send.
     pub(super) fn poll(&mut self, now: Instant) -> Option<Body> {
         let epoch = self.epoch?;
         let stamp = Stamp(now.as_nanos().max(1));
         if let Some(answer) = self.answers.get(self.cursor) {
             let first = self.acknowledged.plus(u32::try_from(self.cursor).unwrap_or(u32::MAX));
-            let done_writes = self
-                .answers
-                .iter()
-                .skip(self.cursor)
-                .take_while(|a| a.direction == Direction::Write && a.code.is_ok() && a.data.is_empty())
-                .count();
-            let count = done_writes.max(1);
-            let body = Body::Done {
-                epoch,
-                first,
-                count: u32::try_from(count).unwrap_or(u32::MAX),
-                code: answer.code,
-                stamp,
-                data: answer.data.clone(),
+            let count = self.gathered();
+            let data = match count {
+                1 => answer.data.clone(),
+                _ => self.data_of(count),
             };
+            let count_field = u32::try_from(count).unwrap_or(u32::MAX);
+            let body = Body::Done { epoch, first, count: count_field, code: answer.code, stamp, data };
             self.cursor = self.cursor.saturating_add(count);
             self.told = self.told.max(self.cursor);
             return Some(body);

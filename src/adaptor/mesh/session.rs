@@ -277,6 +277,13 @@ impl Session {
                     self.handle_request(channel, sequence, at, RequestKind::Atomic(atomic), out);
                 }
             }
+            Body::Batch { progress, first, batch } => {
+                if self.handle_progress(now, channel, progress, out) {
+                    for (place, (at, kind)) in (0u32..).zip(batch.requests()) {
+                        self.handle_request(channel, first.plus(place), at, kind.into(), out);
+                    }
+                }
+            }
             Body::Confirm { progress, sent } => {
                 if self.handle_progress(now, channel, progress, out) {
                     self.flows.get_mut(channel).responder.handle_probe(sent);
