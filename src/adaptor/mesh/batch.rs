@@ -16,6 +16,8 @@ pub const MAX_BATCH: usize = 4 << 10;
 pub const SHORT: usize = 512;
 /// Bytes of a request's head.
 const HEAD: usize = 16;
+/// The most bytes of an atomic operation's operands.
+const OPERANDS: usize = 16;
 
 /// Requests as they stand on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -32,7 +34,7 @@ impl Batch {
         }
         let (mut rest, mut count) = (&list[..], 0u32);
         while !rest.is_empty() {
-            let (_, end) = first(rest)?;
+            let (_, _, end) = first(rest)?;
             (_, rest) = rest.split_at_checked(end)?;
             count = count.saturating_add(1);
         }
@@ -58,7 +60,7 @@ impl Batch {
     pub fn requests(self) -> impl Iterator<Item = (Location, RequestKind)> {
         let mut rest = self.list;
         core::iter::from_fn(move || {
-            let ((at, kind), end) = first(&rest)?;
+            let (at, kind, end) = first(&rest)?;
             let kind = match kind {
                 RequestKind::Write(data) => RequestKind::Write(rest.slice_ref(data)),
                 RequestKind::Read { len } => RequestKind::Read { len },
@@ -71,7 +73,7 @@ impl Batch {
 }
 
 /// The first request of a list, and where it ends; `None` where it is not in its one form.
-fn first(list: &[u8]) -> Option<((Location, RequestKind<&[u8]>), usize)> {
+fn first(list: &[u8]) -> Option<(Location, RequestKind<&[u8]>, usize)> {
     let (&[a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3, command, zeros @ ..], behind) =
         list.split_first_chunk::<HEAD>()?;
     let at = location_of(u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]))?;
@@ -87,7 +89,7 @@ fn first(list: &[u8]) -> Option<((Location, RequestKind<&[u8]>), usize)> {
         command::ATOMIC => RequestKind::Atomic(Atomic::from_operands(data)?),
         _ => return None,
     };
-    Some(((at, kind), HEAD.checked_add(carried)?))
+    Some((at, kind, HEAD.checked_add(carried)?))
 }
 
 /// Whether a request may travel with others.
@@ -146,7 +148,7 @@ fn carried(kind: &RequestKind<Payload>) -> usize {
     match kind {
         RequestKind::Write(data) => data.extent(),
         RequestKind::Read { .. } => 0,
-        RequestKind::Atomic(_) => 2 * Atomic::SIZE as usize,
+        RequestKind::Atomic(_) => OPERANDS,
     }
 }
 
