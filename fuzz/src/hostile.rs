@@ -79,18 +79,30 @@ pub struct Crafted {
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Kind {
-    Hello { wants_reply: bool, nonce: u64, echo: Value },
+    Hello {
+        wants_reply: bool,
+        nonce: u64,
+        echo: Value,
+    },
     Write,
     Read,
     Confirm,
-    Done { count: u8, code: u8 },
+    Done {
+        count: u8,
+        code: u8,
+    },
     Nak,
     Ask,
     Inquire,
     Inventory,
-    Atomic { swaps: bool },
+    Atomic {
+        swaps: bool,
+    },
     /// The same request again and again, and one of another kind behind them.
-    Batch { count: u8, reads: bool },
+    Batch {
+        count: u8,
+        reads: bool,
+    },
 }
 
 /// What the hostile node knows.

@@ -62,7 +62,9 @@ impl From<Fields> for Packet {
                 let len = if fields.count & 1 == 0 { 8 } else { 16 };
                 Body::Atomic { progress, sequence, at, operands: numbers[..len].to_vec().into() }
             }
-            14 => Body::Batch { progress, first: sequence, batch: batch(at, fields.count, &data, fields.stamp) },
+            14 => {
+                Body::Batch { progress, first: sequence, batch: batch(at, fields.count, &data, fields.stamp) }
+            }
             10 => Body::Inquire,
             11 => Body::Inventory { version: fields.sequence, entries: data },
             _ => Body::Routes(routes(fields.epoch, fields.stamp)),
@@ -90,10 +92,8 @@ fn batch(at: Location, kinds: u32, data: &Bytes, operand: u64) -> Batch {
         match kind {
             1 => collector.push(at, &RequestKind::Write(data.clone())),
             2 => collector.push(at, &RequestKind::Atomic(Atomic::Add(operand))),
-            3 => collector.push(
-                at,
-                &RequestKind::Atomic(Atomic::CompareSwap { compare: operand, swap: kinds.into() }),
-            ),
+            3 => collector
+                .push(at, &RequestKind::Atomic(Atomic::CompareSwap { compare: operand, swap: kinds.into() })),
             _ => {}
         }
     }

@@ -17,7 +17,7 @@ pub const SHORT: usize = 512;
 /// Bytes of a request's head.
 const HEAD: usize = 16;
 /// The most bytes of an atomic operation's operands.
-const LONGEST_OPERANDS: usize = 16;
+const OPERANDS: usize = 16;
 
 /// Requests as they stand on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,7 +34,7 @@ impl Batch {
         }
         let (mut rest, mut count) = (&list[..], 0u32);
         while !rest.is_empty() {
-            let (.., end) = first(rest)?;
+            let (_, _, end) = first(rest)?;
             (_, rest) = rest.split_at_checked(end)?;
             count = count.saturating_add(1);
         }
@@ -148,7 +148,7 @@ fn carried(kind: &RequestKind<Payload>) -> usize {
     match kind {
         RequestKind::Write(data) => data.extent(),
         RequestKind::Read { .. } => 0,
-        RequestKind::Atomic(_) => LONGEST_OPERANDS,
+        RequestKind::Atomic(_) => OPERANDS,
     }
 }
 
