@@ -153,7 +153,7 @@ lab_kernels() {
     for image in "$LAB_ROOT"/boot/vmlinuz-*; do printf '%s\n' "${image##*/vmlinuz-}"; done | sort -V
 }
 
-# The full release of a kernel named like 6.12; without a name, of the newest.
+# The full release of a kernel named like 6.12, 6.12.117 or in full; without a name, of the newest.
 lab_kernel() {
     local releases
     mapfile -t releases < <(lab_kernels)
@@ -162,7 +162,7 @@ lab_kernel() {
     else
         local release
         for release in "${releases[@]}"; do
-            [[ $release != "$1".* ]] || { printf '%s' "$release" && return; }
+            [[ $release != "$1" && $release != "$1"[.+]* ]] || { printf '%s' "$release" && return; }
         done
         usage_error "no kernel $1 in the lab, it has: ${releases[*]%%+*}"
     fi

@@ -35,7 +35,7 @@ exports() {
     local node=$1 name=$2 word
     shift 2
     place=none
-    in_guest "$node" 10 "hold $name ardma export $* && hear $name 5" || return
+    in_guest "$node" 40 "hold $name ardma export $* && hear $name 30" || return
     read -r word place _ <<<"$guest_output"
     [[ $word == exported && $place == "$node":* ]] && return
     reason="expected 'exported $node:OFFSET BYTES', not: $guest_output"

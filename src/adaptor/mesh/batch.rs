@@ -1,6 +1,6 @@
 //! Several short requests that travel in one packet, one behind the other in their flow.
 //!
-//! Each is a head of [`HEAD`] bytes (address, length, command, zeros), and behind it what it writes or its operands. Invariant: a batch
+//! Each is a head of 16 bytes (address, length, command, zeros), and behind it what it writes or its operands. Invariant: a batch
 //! has at least one request and at most [`MAX_BATCH`] bytes, and one form only.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
