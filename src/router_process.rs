@@ -101,8 +101,11 @@ impl RouterProcess {
         progress
     }
 
-    fn carry_out(&mut self, now: Instant) {
+    /// Does what the core says. Returns whether there was anything; the links may have news by that.
+    fn carry_out(&mut self, now: Instant) -> bool {
+        let mut progress = false;
         while let Some(event) = self.router.poll_event() {
+            progress = true;
             match event {
                 RouterEvent::Refuse(link, refusal, rival) => {
                     let why = format!(
@@ -126,6 +129,7 @@ impl RouterProcess {
                 }
             }
         }
+        progress
     }
 }
 
@@ -140,7 +144,7 @@ impl Service for RouterProcess {
         if self.router.poll_timeout().is_some_and(|timeout| timeout <= now) {
             self.router.handle_timeout(now);
         }
-        self.carry_out(now);
+        progress |= self.carry_out(now);
         let router = &mut self.router;
         progress |= self.links.transmit(|link, out| {
             let packet = router.poll_packet(link);

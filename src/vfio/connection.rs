@@ -12,7 +12,7 @@
 mod commands;
 mod dma;
 
-pub use dma::{DmaDone, DmaError, DmaKind, DmaRefused, MAX_DMA, MAX_DMA_TRANSFER};
+pub use dma::{DmaDone, DmaError, DmaKind, DmaRefused, MAX_DMA, MAX_DMA_TRANSFER, MAX_DMA_WRITE};
 
 use super::descriptors::DescriptorQueue;
 use super::message::{Command, HEADER_SIZE, Header, Kind, MAX_MESSAGE, RegionAccess};
@@ -328,7 +328,7 @@ impl Connection {
             return Ok(false);
         }
         if send(&mut self.stream, &mut self.output)? {
-            self.send_command()?;
+            while self.send_command()? && self.dma.ask_next() {}
         }
         Ok(was_full && self.has_room_for_replies())
     }

@@ -27,6 +27,7 @@ mod version;
 
 pub use connection::{
     Broken, Connection, DmaDone, DmaError, DmaKind, DmaRefused, Intake, MAX_DMA, MAX_DMA_TRANSFER,
+    MAX_DMA_WRITE,
 };
 pub use interrupts::{Interrupts, VectorChange};
 pub use listener::{ListenError, Listener};

@@ -2,7 +2,7 @@
 
 use super::*;
 use assured_rdma::vfio::message::DmaAccess;
-use assured_rdma::vfio::{DmaError, DmaKind, DmaRefused, MAX_DMA, MAX_DMA_TRANSFER};
+use assured_rdma::vfio::{DmaError, DmaKind, DmaRefused, MAX_DMA, MAX_DMA_TRANSFER, MAX_DMA_WRITE};
 use bytes::Bytes;
 
 const REPLY: u32 = 1;
@@ -220,6 +220,70 @@ fn commands_without_answers_are_bounded_and_fail_with_their_client() {
     assert_eq!(found, failed);
 }
 
+/// `len` bytes, none like those before it.
+fn long(len: usize) -> Bytes {
+    (0..len).map(|at| (at % 251) as u8).collect()
+}
+
+/// The parts of a long write, put together, and the names of the commands that they came in.
+fn parts(client: &UnixStream, connection: &mut Connection, len: usize) -> (Vec<u8>, Vec<u16>) {
+    let mut client = client.try_clone().unwrap();
+    let reader = thread::spawn(move || {
+        let (mut written, mut ids) = (Vec::new(), Vec::new());
+        while written.len() < len {
+            let (header, access, data) = asked(&mut client);
+            assert_eq!((header.command, access.address), (12, 0x1000 + written.len() as u64));
+            assert!(data.len() <= MAX_DMA_TRANSFER);
+            written.extend(data);
+            ids.push(header.id);
+        }
+        (written, ids)
+    });
+    while connection.wants_write() {
+        wait(connection);
+        connection.flush().unwrap();
+    }
+    reader.join().unwrap()
+}
+
+#[test]
+fn a_long_write_goes_in_parts_and_ends_once() {
+    for failing in [None, Some(0), Some(3)] {
+        let (mut client, mut connection) = pair();
+        let data = long(7 * MAX_DMA_TRANSFER + 5);
+        send(&mut connection, 1, 0x1000, &DmaKind::Write(data.clone()));
+        assert!(!connection.can_send_dma(), "not all of it is sent");
+        let (written, ids) = parts(&client, &mut connection, data.len());
+        assert!(written == data && ids.len() == 8);
+        assert!(connection.can_send_dma());
+        for (at, &id) in ids.iter().enumerate() {
+            assert_eq!(ended(&mut connection), []);
+            let message = match failing {
+                Some(failing) if failing == at => {
+                    let mut message = Vec::new();
+                    Header::error_reply(id, 12, 19).emit(&mut message);
+                    message
+                }
+                _ => answer(id, Command::DmaWrite, None, &[]),
+            };
+            client.write_all(&message).unwrap();
+        }
+        let end = failing.map_or(Ok(Bytes::new()), |_| Err(DmaError::Errno(19)));
+        assert_eq!(ended(&mut connection), [(1, end)]);
+        in_step(&mut client, &mut connection);
+    }
+}
+
+#[test]
+fn a_long_write_whose_client_goes_has_failed_once() {
+    let (client, mut connection) = pair();
+    send(&mut connection, 1, 0x1000, &DmaKind::Write(long(8 * MAX_DMA_TRANSFER)));
+    drop(client);
+    connection.fail_dma();
+    assert_eq!(connection.poll_dma().map(|done| done.result), Some(Err(DmaError::Gone)));
+    assert_eq!(connection.poll_dma(), None);
+}
+
 #[test]
 fn an_id_is_not_used_again_before_its_answer_was_there() {
     let (mut client, mut connection) = pair();
@@ -241,6 +305,11 @@ fn an_id_is_not_used_again_before_its_answer_was_there() {
 #[test]
 fn ranges_that_can_not_be_are_refused() {
     let (_client, mut connection) = pair();
+    for (address, len) in [(0, 0), (0, MAX_DMA_WRITE + 1), (u64::MAX - 8, MAX_DMA_WRITE)] {
+        let kind = DmaKind::Write(vec![0; len].into());
+        let refused = connection.send_dma(OperationId(1), address, &kind);
+        assert_eq!(refused, Err(DmaRefused::Range), "{len} bytes at {address:#x}");
+    }
     for (address, len) in [(0, 0), (0, MAX_DMA_TRANSFER + 1), (u64::MAX, 2), (u64::MAX - 6, 8)] {
         let refused = connection.send_dma(OperationId(1), address, &DmaKind::Read(len));
         assert_eq!(refused, Err(DmaRefused::Range), "{len} bytes at {address:#x}");

@@ -269,13 +269,14 @@ impl Engine {
             let len = usize::try_from(bytes).unwrap_or(usize::MAX);
             self.failures.push_back(Failure { place, len, direction, code });
         }
-        self.list(number);
+        // Those that have waited come before the one whose room it was.
         for number in woken {
             if let Some(queue) = self.queue(number) {
                 queue.waits = false;
             }
             self.list(number);
         }
+        self.list(number);
         self.settle();
     }
 

@@ -96,10 +96,9 @@ impl Ways {
         waits: &mut bool,
     ) -> bool {
         let way = self.ways.entry(node).or_default();
-        // One at a time is always allowed.
-        let is_full = way.requests > 0
-            && (way.requests >= BULK_REQUESTS || way.bytes.saturating_add(bytes) > way.allowance);
-        let is_much = self.bytes > 0 && self.bytes.saturating_add(bytes) > TOTAL;
+        // The last one may be longer than what is left: else a long one would wait for ever where short ones take all that becomes free.
+        let is_full = way.requests >= BULK_REQUESTS || way.bytes >= way.allowance;
+        let is_much = self.bytes >= TOTAL;
         if is_full || is_much {
             let waiting = if is_full { &mut way.waiting } else { &mut self.waiting };
             if !core::mem::replace(waits, true) {
@@ -132,10 +131,10 @@ impl Ways {
         if let Some(sent) = sent {
             way.learn(now, bytes, sent);
         }
-        // Two for each that ends, so that what is named without need leaves nobody waiting; all where nothing more will end.
-        let woken = if way.requests == 0 { way.waiting.len() } else { way.waiting.len().min(2) };
+        // One for each that ends: the second would find the first to have taken all, and be behind it again. All where nothing more will end.
+        let woken = if way.requests == 0 { way.waiting.len() } else { way.waiting.len().min(1) };
         wake.extend(way.waiting.drain(..woken));
-        let woken = if self.bytes == 0 { self.waiting.len() } else { self.waiting.len().min(2) };
+        let woken = if self.bytes == 0 { self.waiting.len() } else { self.waiting.len().min(1) };
         wake.extend(self.waiting.drain(..woken));
         if way.requests == 0 && way.waiting.is_empty() && way.allowance == FIRST {
             self.ways.remove(&node);
@@ -212,7 +211,33 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_larger_than_the_allowance_goes_alone() {
+    fn a_long_transaction_gets_its_turn_among_short_ones() {
+        let (mut ways, mut wake) = (Ways::default(), Vec::new());
+        let (short, long) = (LEAST, 8 * LEAST);
+        let mut waits = [false; 3];
+        let mut under_way = 0;
+        while ways.take(at(9), NODE, short, 1, &mut waits[1]) {
+            under_way += 1;
+        }
+        assert!(!ways.take(at(9), NODE, long, 2, &mut waits[2]));
+        // Whoever is named goes on, and sends as much as it can.
+        for _ in 0..2 * under_way {
+            ways.free(at(9), NODE, short, None, &mut wake);
+            waits = [false; 3];
+            for queue in wake.drain(..) {
+                let bytes = if queue == 1 { short } else { long };
+                while ways.take(at(9), NODE, bytes, queue, &mut waits[queue as usize]) {
+                    if queue == 2 {
+                        return;
+                    }
+                }
+            }
+        }
+        panic!("the long one never went");
+    }
+
+    #[test]
+    fn behind_one_that_is_larger_than_the_allowance_nothing_goes() {
         let (mut ways, mut wake) = (Ways::default(), Vec::new());
         assert!(ways.take(at(0), NODE, 2 * FIRST, 1, &mut false));
         assert!(!ways.take(at(0), NODE, 1, 2, &mut false));

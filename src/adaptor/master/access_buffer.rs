@@ -6,7 +6,9 @@
 use crate::adaptor::address::Location;
 use crate::adaptor::channel::{Channel, Origin};
 use crate::adaptor::mesh::limits::Window;
-use crate::adaptor::transaction::{Extent, RequestKind};
+use crate::adaptor::mesh::packet::LONG_PAYLOAD;
+use crate::adaptor::transaction::{Content, Extent, RequestKind};
+use bytes::Bytes;
 use std::collections::VecDeque;
 
 /// The most requests of one origin that wait at a time, and the most bytes that these write: what its flow may have unanswered.
@@ -39,6 +41,16 @@ fn held(kind: &RequestKind) -> usize {
     }
 }
 
+/// Gives a request that has to wait its long payload in memory of its own (what is shorter has that already): a connection receives up to
+/// 1 MiB together, and a peer that sends a long payload in each could have all of it kept.
+fn own(kind: &mut RequestKind) {
+    if let RequestKind::Write(Content::Bytes(data)) = kind
+        && data.len() >= LONG_PAYLOAD
+    {
+        *data = Bytes::copy_from_slice(data);
+    }
+}
+
 /// The requests of one origin.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Queue {
@@ -57,7 +69,7 @@ pub(super) struct AccessBuffer {
 
 impl AccessBuffer {
     /// Puts a request behind the others of its origin.
-    pub(super) fn push(&mut self, request: Inbound) -> Result<(), Full> {
+    pub(super) fn push(&mut self, mut request: Inbound) -> Result<(), Full> {
         let (origin, more) = (request.origin, held(&request.kind));
         let limits = limits(origin.channel);
         match self.find(origin) {
@@ -68,6 +80,7 @@ impl AccessBuffer {
                     return Err(Full);
                 }
                 queue.bytes = bytes;
+                own(&mut request.kind);
                 queue.requests.push_back(request);
             }
             Err(_) if more > limits.bytes => return Err(Full),
@@ -123,7 +136,6 @@ impl AccessBuffer {
 mod tests {
     use super::*;
     use crate::adaptor::address::NodeId;
-    use bytes::Bytes;
 
     fn origin(node: u8) -> Origin {
         Origin { node: NodeId(node), channel: Channel::Small }
@@ -187,6 +199,21 @@ mod tests {
         assert_eq!(buffer.push(request(1, 17, 64 << 10)), Ok(()));
         assert_eq!(buffer.push(request(2, 0, (1 << 20) + 1)), Err(Full));
         assert!(buffer.find(origin(2)).is_err());
+    }
+
+    #[test]
+    fn what_waits_behind_others_keeps_nothing_that_was_received_with_it() {
+        let mut buffer = AccessBuffer::default();
+        // Each long payload is a small part of what was received with it.
+        let received: Vec<_> = (0..8).map(|_| Bytes::from(vec![7; 1 << 20])).collect();
+        for (ticket, received) in (0..).zip(&received) {
+            let kind = RequestKind::Write(received.slice(64..64 + (64 << 10)).into());
+            buffer.push(Inbound { kind, ..request(1, ticket, 0) }).unwrap();
+        }
+        let still_held = received.into_iter().filter(|bytes| !bytes.is_unique()).count();
+        assert_eq!(still_held, 1, "the first may be executed at once");
+        let taken = core::iter::from_fn(|| buffer.take(|_| true)).map(|request| request.kind.len());
+        assert_eq!(taken.collect::<Vec<_>>(), [64 << 10; 8]);
     }
 
     #[test]

@@ -22,8 +22,8 @@ use crate::adaptor::transaction::Atomic;
 pub const HEADER_LEN: usize = 64;
 /// The most bytes that a packet carries after its header.
 pub const MAX_PAYLOAD: usize = 64 << 10;
-/// From this length in bytes on a payload is not copied to wait. What was received with it, and is kept by it, is a few times as long at most.
-const LONG_PAYLOAD: usize = 32 << 10;
+/// From this length in bytes on a payload is copied only where it has to wait behind others: most are executed at once.
+pub(in crate::adaptor) const LONG_PAYLOAD: usize = 32 << 10;
 /// The first two bytes of every packet, "AR".
 pub const MAGIC: u16 = u16::from_le_bytes(*b"AR");
 /// The version of the format, the third byte.
@@ -351,7 +351,7 @@ impl Packet {
     }
 
     /// The same packet where it may have to wait: what is to be written is in memory of its own, and does not keep all that was received with it.
-    /// A long payload stays: it is a good part of that itself.
+    /// A long payload stays: the access buffer sees to it if it waits.
     #[must_use]
     pub(in crate::adaptor) fn detach(mut self) -> Self {
         match &mut self.body {

@@ -10,6 +10,7 @@
 use super::super::message::{Command, DmaAccess, HEADER_SIZE, Header, Kind};
 use super::Connection;
 use crate::adaptor::memory::OperationId;
+use crate::adaptor::mesh::limits::LENT_BYTES;
 use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -18,6 +19,8 @@ use std::fmt;
 pub const MAX_DMA: usize = 32;
 /// The most bytes that one command reads or writes. (QEMU 11.1.3 cuts longer replies short where its socket is full.)
 pub const MAX_DMA_TRANSFER: usize = 64 << 10;
+/// The most bytes of a write. What is longer than a command goes in several, and ends as one: a write of memory that another bus lends is.
+pub const MAX_DMA_WRITE: usize = LENT_BYTES as usize;
 
 /// What a command does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +58,7 @@ impl DmaKind {
 pub enum DmaRefused {
     /// Now is not the time, see [`Connection::can_send_dma`].
     NotNow,
-    /// No bytes, or more than client and server allow in one message, or beyond the end of the address space.
+    /// No bytes, or more than client and server allow, or beyond the end of the address space.
     Range,
 }
 
@@ -123,10 +126,23 @@ impl Sent {
     }
 }
 
+/// A write that goes in several commands.
+#[derive(Debug)]
+struct LongWrite {
+    /// Where what is still to be asked for goes.
+    address: u64,
+    rest: Bytes,
+    /// Its commands that the client has not answered.
+    unanswered: usize,
+    error: Option<DmaError>,
+}
+
 /// The commands of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Commands {
     unanswered: BTreeMap<u16, Sent>,
+    /// Of these at most one, the last that was taken, has still something to be asked for.
+    long: BTreeMap<OperationId, LongWrite>,
     next_id: u16,
     /// What of the last message is still to be sent.
     pub(super) unsent: Bytes,
@@ -159,8 +175,55 @@ impl Commands {
         id
     }
 
-    fn end(&mut self, operation: OperationId, result: Result<Bytes, DmaError>) {
+    /// A command has ended.
+    fn end(&mut self, operation: OperationId, mut result: Result<Bytes, DmaError>) {
+        if let Some(long) = self.long.get_mut(&operation) {
+            long.unanswered = long.unanswered.saturating_sub(1);
+            if let Err(error) = result {
+                long.error.get_or_insert(error);
+                long.rest.clear();
+            }
+            if long.unanswered > 0 || !long.rest.is_empty() {
+                return;
+            }
+            result = long.error.map_or(Ok(Bytes::new()), Err);
+            self.long.remove(&operation);
+        }
         self.done.push_back(DmaDone { operation, result });
+    }
+
+    /// Makes the message of a command the one to be sent.
+    fn ask(&mut self, operation: OperationId, address: u64, kind: &DmaKind) {
+        let data = match kind {
+            DmaKind::Read(_) => &[][..],
+            DmaKind::Write(data) => data,
+        };
+        let (id, command) = (self.free_id(), kind.command());
+        let access = DmaAccess { address, count: u64::try_from(kind.len()).unwrap_or(u64::MAX) };
+        let body = DmaAccess::SIZE.saturating_add(data.len());
+        let mut message = BytesMut::with_capacity(HEADER_SIZE.saturating_add(body));
+        Header::command(id, command, body).emit(&mut message);
+        access.emit(&mut message);
+        message.extend_from_slice(data);
+        self.unsent = message.freeze();
+        self.unanswered.insert(id, Sent { operation, command, access });
+    }
+
+    /// Makes the next part of a long write the command to be sent, the one before having been sent. Returns whether there is one.
+    pub(super) fn ask_next(&mut self) -> bool {
+        let unfinished = self.long.iter_mut().find(|(_, long)| !long.rest.is_empty());
+        let Some((&operation, long)) = unfinished else { return false };
+        let part = long.rest.split_to(long.rest.len().min(MAX_DMA_TRANSFER));
+        let address = long.address;
+        long.address = address.saturating_add(MAX_DMA_TRANSFER as u64);
+        long.unanswered = long.unanswered.saturating_add(1);
+        self.ask(operation, address, &DmaKind::Write(part));
+        true
+    }
+
+    /// Whether nothing of what was taken is still to be sent.
+    fn is_sent(&self) -> bool {
+        self.unsent.is_empty() && self.long.values().all(|long| long.rest.is_empty())
     }
 }
 
@@ -169,7 +232,7 @@ impl Connection {
     /// client may do nothing else until then, and not while [`MAX_DMA`] wait or the one before is still to be sent.
     pub fn can_send_dma(&self) -> bool {
         let held = self.dma.unanswered.len().saturating_add(self.dma.done.len());
-        self.agreed.is_some() && !self.waiting_for_reply && self.dma.unsent.is_empty() && held < MAX_DMA
+        self.agreed.is_some() && !self.waiting_for_reply && self.dma.is_sent() && held < MAX_DMA
     }
 
     /// Asks the client to read or write at a bus address. `flush` sends it; how it ends comes from [`Connection::poll_dma`].
@@ -188,22 +251,19 @@ impl Connection {
         let limit = self.agreed.map_or(0, |agreed| agreed.max_transfer).min(MAX_DMA_TRANSFER);
         let count = u64::try_from(kind.len()).unwrap_or(u64::MAX);
         let is_within = count.checked_sub(1).and_then(|last| address.checked_add(last)).is_some();
-        if !is_within || kind.len() > limit {
+        let is_long = matches!(kind, DmaKind::Write(_)) && kind.len() > MAX_DMA_TRANSFER;
+        let longest = if is_long && limit == MAX_DMA_TRANSFER { MAX_DMA_WRITE } else { limit };
+        if !is_within || kind.len() > longest {
             return Err(DmaRefused::Range);
         }
-        let data = match kind {
-            DmaKind::Read(_) => &[][..],
-            DmaKind::Write(data) => data,
-        };
-        let (id, command) = (self.dma.free_id(), kind.command());
-        let access = DmaAccess { address, count };
-        let body = DmaAccess::SIZE.saturating_add(data.len());
-        let mut message = BytesMut::with_capacity(HEADER_SIZE.saturating_add(body));
-        Header::command(id, command, body).emit(&mut message);
-        access.emit(&mut message);
-        message.extend_from_slice(data);
-        self.dma.unsent = message.freeze();
-        self.dma.unanswered.insert(id, Sent { operation, command, access });
+        match kind {
+            DmaKind::Write(data) if is_long => {
+                let long = LongWrite { address, rest: data.clone(), unanswered: 0, error: None };
+                self.dma.long.insert(operation, long);
+                self.dma.ask_next();
+            }
+            DmaKind::Read(_) | DmaKind::Write(_) => self.dma.ask(operation, address, kind),
+        }
         Ok(())
     }
 
@@ -214,8 +274,11 @@ impl Connection {
 
     /// The client has gone: whatever it has not answered has failed.
     pub fn fail_dma(&mut self) {
-        for sent in core::mem::take(&mut self.dma.unanswered).into_values() {
-            self.dma.end(sent.operation, Err(DmaError::Gone));
+        let long = core::mem::take(&mut self.dma.long);
+        let unanswered = core::mem::take(&mut self.dma.unanswered).into_values().map(|sent| sent.operation);
+        let short = unanswered.filter(|operation| !long.contains_key(operation));
+        for operation in short.chain(long.keys().copied()) {
+            self.dma.end(operation, Err(DmaError::Gone));
         }
     }
 
