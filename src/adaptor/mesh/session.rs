@@ -8,6 +8,8 @@
 //! States, as the bus sees them: *down* (transactions end with link down at once), *up*, and *interrupted* (the link was
 //! lost a moment ago: transactions wait for it to come back, within their deadline).
 
+mod hellos;
+
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -16,7 +18,7 @@ use bytes::Bytes;
 use super::exchange::{Exchange, InventoryNews};
 use super::flows::Flows;
 use super::initiator::Initiator;
-use super::limits::{FORMER_LIVES, HELLO_AGAIN, HELLO_GAP, KEEPALIVE_PARTS, Window};
+use super::limits::{FORMER_LIVES, HELLO_GAP, Window};
 use super::packet::{Body, Incarnation, Packet, Progress};
 use super::responder::{Freshness, Responder, Ticket};
 use super::sequence::Sequence;
@@ -433,35 +435,6 @@ impl Session {
         }
     }
 
-    fn heard(&mut self, now: Instant) {
-        self.unanswered = 0;
-        self.count_from = Instant::ZERO;
-        if self.proven {
-            self.hello_at = now.after(self.hello_interval());
-            self.hello_waits = false;
-        }
-    }
-
-    /// A Hello asks for a sign of life. Those that follow faster than the interval count as one.
-    fn count_hello(&mut self, now: Instant) {
-        if self.count_from <= now {
-            self.unanswered = self.unanswered.saturating_add(1);
-            self.count_from = now.after(self.hello_interval());
-        }
-    }
-
-    fn hello_interval(&self) -> Duration {
-        let part = self.timing.keepalive.checked_div(KEEPALIVE_PARTS).unwrap_or_default();
-        if self.proven { part } else { part.min(HELLO_AGAIN) }
-    }
-
-    /// Hellos without an answer after which the link is cut.
-    fn hello_limit(&self) -> u32 {
-        let interval = self.hello_interval().as_nanos().max(1);
-        let parts = self.timing.keepalive.as_nanos().checked_div(interval).unwrap_or(1);
-        u32::try_from(parts).unwrap_or(u32::MAX).saturating_sub(1)
-    }
-
     fn packet(&self, channel: Channel, body: Body) -> Packet {
         Packet {
             source: self.node,
@@ -493,27 +466,6 @@ impl Session {
         let (channel, body) = self.turns.order().into_iter().find_map(next)?;
         self.turns.note(channel, self.flows.get(Channel::Bulk).has_next());
         Some(self.packet(channel, body))
-    }
-
-    fn poll_hello(&mut self, now: Instant) -> Option<Body> {
-        let wants_reply = self.hello_waits || self.hello_at <= now;
-        if !wants_reply && self.owed_echo.is_none() {
-            return None;
-        }
-        let mut nonce = 0;
-        if wants_reply {
-            nonce = *self.nonce.get_or_insert_with(|| self.random.next_public());
-            if !core::mem::take(&mut self.hello_waits) {
-                self.count_hello(now);
-                self.hello_at = now.after(self.hello_interval());
-            }
-            self.hello_sent = now;
-        }
-        let echo = self.owed_echo.take().unwrap_or(0);
-        let lease = u32::try_from(self.timing.lease.as_micros()).unwrap_or(u32::MAX);
-        let epoch = self.flows.get(Channel::Small).initiator.epoch();
-        let inventory = self.inventory.own_version();
-        Some(Body::Hello { wants_reply, epoch, nonce, echo, lease, inventory })
     }
 
     /// This node's inventory has another version now: the peer is told soon.
