@@ -128,6 +128,12 @@ fn main() -> ExitCode {
             return if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
     }
+    if let Some(name) =
+        options.names.iter().find(|name| GROUPS.iter().all(|group| !report::is_of(name, group.name)))
+    {
+        eprintln!("no group or figure is called {name}; see cargo bench -- --help");
+        return ExitCode::FAILURE;
+    }
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench");
     let mut report = Report::new(&directory, options.names.clone());
     println!("{}", Figure::heading());

@@ -151,6 +151,11 @@ fn significant(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
+/// Whether what is asked for by this name may be in the group.
+pub fn is_of(name: &str, group: &str) -> bool {
+    group.contains(name.split('/').next().unwrap_or_default())
+}
+
 /// Where a run's figures go: printed at once, and written at the end.
 pub struct Report {
     directory: PathBuf,
@@ -169,8 +174,7 @@ impl Report {
 
     /// Whether the group has to be measured.
     pub fn wants_group(&self, group: &str) -> bool {
-        let is_of = |name: &String| group.contains(name.split('/').next().unwrap_or_default());
-        self.names.is_empty() || self.names.iter().any(is_of)
+        self.names.is_empty() || self.names.iter().any(|name| is_of(name, group))
     }
 
     /// Whether a figure is asked for whose name begins like this.

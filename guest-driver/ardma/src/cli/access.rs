@@ -9,6 +9,9 @@ use super::{Failure, parse_place};
 use ardma::{Adaptor, Direction, Place, RemoteWindow, Space, Word, parse_hex, parse_size};
 use std::io::Write;
 
+/// Bytes that `ardma read` loads before it shows them: lines of 16, and accesses of every size.
+const SHOWN: usize = 256;
+
 /// Arguments of `ardma write`.
 #[derive(Debug, clap::Args)]
 pub struct WriteArguments {
@@ -112,15 +115,20 @@ pub fn read(adaptor: &Adaptor, arguments: &ReadArguments, out: &mut dyn Write) -
     whole_accesses(length, size)?;
     let window = adaptor.map(arguments.place, length)?;
     let resets = adaptor.resets()?;
-    let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
-    match size {
-        None => window.read_bytes(0, &mut bytes)?,
-        Some(1) => loads::<u8>(&window, &mut bytes)?,
-        Some(2) => loads::<u16>(&window, &mut bytes)?,
-        Some(4) => loads::<u32>(&window, &mut bytes)?,
-        Some(_) => loads::<u64>(&window, &mut bytes)?,
+    let mut buffer = [0; SHOWN];
+    // A load is a whole round trip: what is there is shown before the rest is asked for.
+    for offset in (0..length).step_by(SHOWN) {
+        let left = usize::try_from(length.saturating_sub(offset)).unwrap_or(SHOWN);
+        let bytes = buffer.get_mut(..left.min(SHOWN)).unwrap_or_default();
+        match size {
+            None => window.read_bytes(offset, bytes)?,
+            Some(1) => loads::<u8>(&window, offset, bytes)?,
+            Some(2) => loads::<u16>(&window, offset, bytes)?,
+            Some(4) => loads::<u32>(&window, offset, bytes)?,
+            Some(_) => loads::<u64>(&window, offset, bytes)?,
+        }
+        hexdump(arguments.place.offset.saturating_add(offset), bytes, out)?;
     }
-    hexdump(arguments.place.offset, &bytes, out)?;
     if arguments.no_check {
         return Ok(());
     }
@@ -170,8 +178,8 @@ fn report(
     if all_ok { Ok(()) } else { Err(Failure::Told) }
 }
 
-fn loads<T: Word>(window: &RemoteWindow, bytes: &mut [u8]) -> Result<(), Failure> {
-    for (offset, part) in (0..).step_by(size_of::<T>()).zip(bytes.chunks_exact_mut(size_of::<T>())) {
+fn loads<T: Word>(window: &RemoteWindow, start: u64, bytes: &mut [u8]) -> Result<(), Failure> {
+    for (offset, part) in (start..).step_by(size_of::<T>()).zip(bytes.chunks_exact_mut(size_of::<T>())) {
         window.load::<T>(offset)?.to_memory(part);
     }
     Ok(())

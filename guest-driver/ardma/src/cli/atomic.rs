@@ -36,8 +36,17 @@ pub struct SwapArguments {
     new: u64,
 }
 
+/// Fails where no atomic can be; the adaptor would say no more than that the request is bad.
+fn aligned(place: Place) -> Result<(), Failure> {
+    if place.offset.is_multiple_of(8) {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!("{place}: the offset of an atomic has to be a multiple of 8")))
+}
+
 /// Adds, and shows what was there before the last time.
 pub fn add(adaptor: &Adaptor, arguments: &AddArguments, out: &mut dyn Write) -> Result<(), Failure> {
+    aligned(arguments.place)?;
     let mut queue = adaptor.connect(&QueueOptions { scatter: 0, ..QueueOptions::default() })?;
     let mut left = arguments.count;
     let mut former = 0;
@@ -56,6 +65,7 @@ pub fn add(adaptor: &Adaptor, arguments: &AddArguments, out: &mut dyn Write) -> 
 
 /// Swaps, and shows what was there; a failure where that was not what was expected.
 pub fn swap(adaptor: &Adaptor, arguments: &SwapArguments, out: &mut dyn Write) -> Result<(), Failure> {
+    aligned(arguments.place)?;
     let mut queue = adaptor.connect(&QueueOptions { scatter: 0, ..QueueOptions::default() })?;
     let &SwapArguments { place, expected, new } = arguments;
     queue.post(Operation::compare_swap(place, expected, new))?;
@@ -73,5 +83,18 @@ fn next(queue: &mut Queue) -> Result<Option<Completion>, Failure> {
     match queue.wait(LONG)? {
         Some(completion) => Ok(Some(completion.check()?)),
         None => Err(ardma::Error::QueueSlow { under_way, time: LONG }.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_atomic_is_aligned() {
+        assert!(aligned(Place::memory(2, 0x18)).is_ok());
+        let failure = aligned(Place::memory(2, 0x1c)).unwrap_err();
+        assert_eq!(failure.exit_status(), 2);
+        assert_eq!(failure.to_string(), "2:0x1c: the offset of an atomic has to be a multiple of 8");
     }
 }

@@ -246,12 +246,17 @@ impl Bulk<'_> {
         let length = usize::try_from(chunk.length).unwrap_or(0);
         match self.way {
             Way::Send(_) => Ok(()),
-            Way::Fetch(file) => match self.memory.memory() {
-                Some(memory) => memory
-                    .write_file(Self::slot_offset(slot), file, chunk.offset, length)
-                    .map_err(|error| named(self.path, error)),
-                None => Ok(()),
-            },
+            Way::Fetch(file) => {
+                if self.bytes == chunk.length {
+                    empty(file).map_err(file_failure(self.path))?;
+                }
+                match self.memory.memory() {
+                    Some(memory) => memory
+                        .write_file(Self::slot_offset(slot), file, chunk.offset, length)
+                        .map_err(|error| named(self.path, error)),
+                    None => Ok(()),
+                }
+            }
             Way::Compare(file) => {
                 use std::os::unix::fs::FileExt;
                 let (mut ours, mut theirs) = (vec![0; length], vec![0; length]);
@@ -261,6 +266,12 @@ impl Bulk<'_> {
             }
         }
     }
+}
+
+/// Takes what a file has out of it, now that there is something to put there.
+fn empty(file: &File) -> std::io::Result<()> {
+    // Others, such as pipes and disks, have no length that could be changed.
+    if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
 }
 
 /// A failure of the file, with its name.

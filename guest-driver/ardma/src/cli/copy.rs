@@ -10,6 +10,9 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+/// Offsets in a node's memory are below this.
+const END: u64 = 1 << 48;
+
 /// Arguments of `ardma copy`.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -29,7 +32,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", conflicts_with = "to")]
     compare: Option<PathBuf>,
     /// With --compare: read only each N-th block.
-    #[arg(long, value_name = "N", requires = "compare", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", conflicts_with = "to", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     every: u32,
     /// Copy by stores and loads, not by the DMA engine.
     #[arg(long)]
@@ -68,10 +71,14 @@ fn job(arguments: &Arguments) -> Result<Job, Failure> {
         (Some(from), _, _, Some(file)) => Ok(Job::Compare(from, file.clone())),
         (Some(from), None, Some(file), None) => Ok(Job::Fetch(from, file.into())),
         (None, Some(to), _, None) => Ok(Job::Send((&arguments.from).into(), to)),
-        (None, None, ..) => Err(Failure::Usage(format!(
-            "'{}': one side has to be NODE:OFFSET, such as 2:0x1000",
-            arguments.from
-        ))),
+        (None, None, to, file) => {
+            let other = to.as_ref().map(|to| format!(" or '{to}'")).unwrap_or_default();
+            let compared = if file.is_some() { " (with --compare the first)" } else { "" };
+            Err(Failure::Usage(format!(
+                "'{}'{other}: one side has to be NODE:OFFSET, such as 2:0x1000{compared}",
+                arguments.from
+            )))
+        }
         _ => Err(Failure::Usage("one side has to be a file of this guest".to_owned())),
     }
 }
@@ -97,7 +104,10 @@ pub fn run(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Res
             })
         }
         Job::Fetch(place, path) => {
-            let (file, length) = create(adaptor, place, &path, arguments)?;
+            let length = length_to_fetch(place, arguments)?;
+            // A place that makes no sense must not cost the user what the file has now.
+            adaptor.map(place, length)?;
+            let file = File::create(&path).map_err(file_failure(&path))?;
             each_block(adaptor, "copied", (place, length, 1), retries, out, |transfer, part, buffer| {
                 transfer.read(part.offset, buffer)?;
                 file.write_all_at(buffer, part.offset).map_err(file_failure(&path))
@@ -125,18 +135,17 @@ pub fn run(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Res
     }
 }
 
-/// Creates the file to copy into, and says how many bytes are meant.
-fn create(
-    adaptor: &Adaptor,
-    place: Place,
-    path: &Path,
-    arguments: &Arguments,
-) -> Result<(File, u64), Failure> {
+/// How many bytes are to be copied into a file: at least one, and none of them behind the last place that has a name.
+fn length_to_fetch(place: Place, arguments: &Arguments) -> Result<u64, Failure> {
     let missing = "how many bytes are to be copied has to be said with --length";
     let length = arguments.length.ok_or_else(|| Failure::Usage(missing.to_owned()))?;
-    // A place that makes no sense must not cost the user what the file has now.
-    adaptor.map(place, length)?;
-    Ok((File::create(path).map_err(file_failure(path))?, length))
+    if length == 0 {
+        return Err(Failure::Usage("--length 0: there is nothing to copy".to_owned()));
+    }
+    if place.offset.checked_add(length).is_none_or(|end| end > END) {
+        return Err(Failure::Usage(format!("{length} bytes at {place} do not end below 2^48")));
+    }
+    Ok(length)
 }
 
 fn by_engine(
@@ -154,7 +163,14 @@ fn by_engine(
             bulk::run(adaptor, engine, (Way::Send(&file), path), extent, retries, out)
         }
         Job::Fetch(place, path) => {
-            let (file, length) = create(adaptor, *place, path, arguments)?;
+            // The engine reaches memory beyond the window, too, so that only the first answer shows that there is some.
+            let length = length_to_fetch(*place, arguments)?;
+            let file = File::options()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path)
+                .map_err(file_failure(path))?;
             let extent = Extent { place: *place, length, every: 1 };
             bulk::run(adaptor, engine, (Way::Fetch(&file), path), extent, retries, out)
         }
@@ -184,13 +200,25 @@ pub fn compare(place: Place, offset: u64, file: &[u8], memory: &[u8]) -> Result<
 /// Opens a file to read, and says how many of its bytes are meant.
 fn open(path: &Path, length: Option<u64>) -> Result<(File, u64), Failure> {
     let file = File::open(path).map_err(file_failure(path))?;
-    let available = file.metadata().map_err(file_failure(path))?.len();
+    let metadata = file.metadata().map_err(file_failure(path))?;
+    let available = metadata.len();
+    let name = path.display();
+    if length == Some(0) {
+        return Err(Failure::Usage("--length 0: there is nothing to copy or to compare".to_owned()));
+    }
+    if !metadata.is_file() && !metadata.is_dir() {
+        return Err(Failure::Usage(format!(
+            "{name} is not a regular file, which has a length: copy it to one first"
+        )));
+    }
     let length = length.unwrap_or(available);
     if length > available {
-        return Err(Failure::Usage(format!("{} has only {available} bytes", path.display())));
+        return Err(Failure::Usage(format!(
+            "{name} has only {available} bytes, fewer than --length {length}"
+        )));
     }
     if length == 0 {
-        return Err(Failure::Usage(format!("{} has no bytes to copy", path.display())));
+        return Err(Failure::Usage(format!("{name} has no bytes to copy or to compare")));
     }
     Ok((file, length))
 }
@@ -247,6 +275,68 @@ mod tests {
             retries: 0,
             pio: false,
         }
+    }
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn is_taken(line: &str) -> bool {
+        use clap::Parser;
+        Line::try_parse_from(["copy"].into_iter().chain(line.split(' '))).is_ok()
+    }
+
+    #[test]
+    fn blocks_are_left_out_of_comparisons_only() {
+        assert!(is_taken("2:0 --compare vmlinuz --every 16"));
+        assert!(is_taken("vmlinuz 2:0"));
+        assert!(!is_taken("vmlinuz 2:0 --every 16"));
+        assert!(!is_taken("2:0 --every 16"));
+    }
+
+    #[test]
+    fn what_is_fetched_has_a_length() {
+        let fetch = |offset, length| {
+            let arguments = Arguments { length, ..arguments("2:0", Some("back"), None) };
+            length_to_fetch(Place::memory(2, offset), &arguments).map_err(|failure| failure.to_string())
+        };
+        assert_eq!(fetch(0, Some(5)), Ok(5));
+        assert_eq!(fetch(END - 5, Some(5)), Ok(5), "beyond every window");
+        for (offset, length, told) in [
+            (0, None, "has to be said with --length"),
+            (0, Some(0), "--length 0"),
+            (END - 5, Some(6), "6 bytes at 2:0xfffffffffffb do not end below"),
+        ] {
+            let failure = fetch(offset, length).unwrap_err();
+            assert!(failure.contains(told), "{failure}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_named() {
+        let directory = std::env::temp_dir();
+        let empty = directory.join(format!("ardma-copy-{}", std::process::id()));
+        File::create(&empty).unwrap();
+        for (path, length, told) in [
+            (Path::new("/dev/zero"), Some(4096), "/dev/zero is not a regular file"),
+            (Path::new("/dev/zero"), None, "/dev/zero is not a regular file"),
+            (&empty, None, "has no bytes"),
+            (&empty, Some(0), "--length 0"),
+            (&empty, Some(7), "has only 0 bytes, fewer than --length 7"),
+        ] {
+            let failure = open(path, length).unwrap_err().to_string();
+            assert!(failure.contains(told), "{failure}");
+        }
+        std::fs::remove_file(&empty).unwrap();
+    }
+
+    #[test]
+    fn both_sides_that_are_no_place_are_named() {
+        let told = |from, to, compare| job(&arguments(from, to, compare)).unwrap_err().to_string();
+        assert!(told("vmlinuz", Some("2"), None).starts_with("'vmlinuz' or '2': one side has to be"));
+        assert!(told("2", None, Some("vmlinuz")).starts_with("'2': one side has to be"));
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub mod perf;
 pub mod progress;
 pub mod signals;
 
-use ardma::{Adaptor, Place, parse_node};
+use ardma::{Adaptor, Code, Place, parse_node};
 use clap::{Parser, Subcommand};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -94,7 +94,7 @@ pub enum Failure {
         source: io::Error,
     },
     /// Standard output or a signal could not be used.
-    #[error("input or output: {0}")]
+    #[error("standard input or output: {0}")]
     Output(#[from] io::Error),
     /// The command makes no sense.
     #[error("{0}")]
@@ -114,6 +114,16 @@ pub enum Failure {
     /// What was looked for or waited for is not there.
     #[error("{0}")]
     Nothing(String),
+    /// There was no way to a node.
+    #[error("{error}; {}", advice(*node, *own))]
+    NoRoute {
+        /// What failed.
+        error: ardma::Error,
+        /// The node.
+        node: u8,
+        /// This node.
+        own: u32,
+    },
     /// An access failed, and the output said so.
     #[error("failed")]
     Told,
@@ -126,6 +136,7 @@ impl Failure {
             Self::Told
             | Self::Nothing(_)
             | Self::Different { .. }
+            | Self::NoRoute { .. }
             | Self::Library(
                 ardma::Error::Access { .. }
                 | ardma::Error::Reset { .. }
@@ -145,14 +156,44 @@ impl Failure {
     }
 }
 
+/// What to do where there is no way to a node.
+fn advice(node: u8, own: u32) -> String {
+    if u32::from(node) == own {
+        format!("node {node} is this node itself, and only other nodes' memory is reached")
+    } else {
+        format!("the adaptor knows no node {node}, or no way to it (see ardma list)")
+    }
+}
+
+/// Says more of a failure for which there was no way to the node.
+fn with_advice(adaptor: &Adaptor, failure: Failure) -> Failure {
+    let Failure::Library(error) = failure else { return failure };
+    let (place, status) = match &error {
+        ardma::Error::Access { place, status, .. } | ardma::Error::Operation { place, status, .. } => {
+            (place, status)
+        }
+        _ => return error.into(),
+    };
+    if status.write() != Code::NoRoute && status.read() != Code::NoRoute {
+        return error.into();
+    }
+    match adaptor.info() {
+        Ok(info) => Failure::NoRoute { node: place.node, own: info.node, error },
+        Err(_) => error.into(),
+    }
+}
+
 /// What clap has to say: help as it is, and what is wrong with the command line in one line.
 pub fn explain_usage(error: &clap::Error) -> ExitCode {
-    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    use clap::error::ErrorKind::{
+        DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion, InvalidSubcommand,
+    };
     match error.kind() {
         DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand => {
             // Nobody can be told where this fails.
             let _ = error.print();
         }
+        InvalidSubcommand => eprintln!("ardma: {} (see ardma --help)", problem(&error.render().to_string())),
         _ => eprintln!("ardma: {}", problem(&error.render().to_string())),
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
@@ -193,22 +234,26 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
         return crate::suite::run(&arguments.device, test, out);
     }
     let adaptor = Adaptor::open(&arguments.device)?;
+    carry_out(&adaptor, arguments, out).map_err(|failure| with_advice(&adaptor, failure))
+}
+
+fn carry_out(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
     match &arguments.command {
-        Command::Info => info::run(&arguments.device, &adaptor, out),
-        Command::List(list) => list::run(&adaptor, list, out),
-        Command::Export(export) => export::run(&adaptor, export, out),
-        Command::Write(write) => access::write(&adaptor, write, out),
-        Command::Read(read) => access::read(&adaptor, read, out),
-        Command::Check(check) => access::check(&adaptor, check, out),
-        Command::Failed(failed) => assurance::failed(&adaptor, failed, out),
-        Command::ReadAhead(read_ahead) => assurance::read_ahead(&adaptor, read_ahead, out),
-        Command::Copy(copy) => copy::run(&adaptor, copy, out),
-        Command::Add(add) => atomic::add(&adaptor, add, out),
-        Command::Swap(swap) => atomic::swap(&adaptor, swap, out),
-        Command::Perf(perf) => perf::run(&adaptor, perf, out),
-        Command::Ring(ring) => message::ring(&adaptor, ring, out),
-        Command::Listen(listen) => message::listen(&adaptor, listen, out),
-        Command::Wait(wait) => info::wait(&adaptor, wait, out),
+        Command::Info => info::run(&arguments.device, adaptor, out),
+        Command::List(list) => list::run(adaptor, list, out),
+        Command::Export(export) => export::run(adaptor, export, out),
+        Command::Write(write) => access::write(adaptor, write, out),
+        Command::Read(read) => access::read(adaptor, read, out),
+        Command::Check(check) => access::check(adaptor, check, out),
+        Command::Failed(failed) => assurance::failed(adaptor, failed, out),
+        Command::ReadAhead(read_ahead) => assurance::read_ahead(adaptor, read_ahead, out),
+        Command::Copy(copy) => copy::run(adaptor, copy, out),
+        Command::Add(add) => atomic::add(adaptor, add, out),
+        Command::Swap(swap) => atomic::swap(adaptor, swap, out),
+        Command::Perf(perf) => perf::run(adaptor, perf, out),
+        Command::Ring(ring) => message::ring(adaptor, ring, out),
+        Command::Listen(listen) => message::listen(adaptor, listen, out),
+        Command::Wait(wait) => info::wait(adaptor, wait, out),
         Command::Ack { node } => Ok(adaptor.acknowledge_overflow(*node)?),
         Command::Reset => Ok(adaptor.reset()?),
         Command::Test(_) => Ok(()),
@@ -246,6 +291,20 @@ mod tests {
         ] {
             assert_eq!(told(arguments), line);
         }
+    }
+
+    #[test]
+    fn where_there_is_no_way_the_node_is_explained() {
+        let told = |node| {
+            let status = ardma::Status::from_bits(0x81);
+            let (place, opcode) = (Place::memory(node, 0), ardma::Opcode::Write);
+            let error = ardma::Error::Operation { opcode, place, length: 8, done: 0, status };
+            Failure::NoRoute { error, node, own: 1 }.to_string()
+        };
+        assert!(told(1).ends_with(
+            "no route (0x81); node 1 is this node itself, and only other nodes' memory is reached"
+        ));
+        assert!(told(9).ends_with("the adaptor knows no node 9, or no way to it (see ardma list)"));
     }
 
     #[test]

@@ -179,7 +179,7 @@ pub fn run(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> Res
         return Err(ardma::Error::NotMemory { place: arguments.place }.into());
     }
     if arguments.size == 0 {
-        return Err(Failure::Usage("an operation has at least one byte".to_owned()));
+        return Err(Failure::Usage("--size 0: an operation has at least one byte".to_owned()));
     }
     if !arguments.test.writes() && arguments.by.contains(&By::Verified) {
         return Err(Failure::Usage("only writes can be verified by reading back".to_owned()));
