@@ -44,11 +44,10 @@ pub fn run(report: &mut Report, rounds: usize) {
     let wanted = |report: &Report, direction: &str, size: &str| {
         report.wants_any(&format!("engine/{direction}-{size}"))
     };
-    let long = SIZES.iter().filter(|&&(len, ..)| has_limit(len));
-    let wants_limit = report.wants_any("engine/raw-stream")
-        || long
-            .flat_map(|(_, size, _)| directions.map(|(_, direction)| (direction, size)))
-            .any(|(direction, size)| wanted(report, direction, size));
+    let is_held_against_stream = |&(len, size, _): &(u64, &str, u32)| {
+        has_limit(len) && directions.iter().any(|(_, direction)| wanted(report, direction, size))
+    };
+    let wants_limit = report.wants_any("engine/raw-stream") || SIZES.iter().any(is_held_against_stream);
     let wants_latencies = directions.iter().any(|(_, direction)| wanted(report, direction, "latency-8B"));
     for _ in 0..rounds {
         if wants_limit {

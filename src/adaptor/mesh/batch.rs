@@ -158,8 +158,14 @@ fn length(data: &[u8]) -> u32 {
 
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    pub fn batch(requests: &[(Location, RequestKind<Bytes>)]) -> Batch {
+        let mut collector = Collector::default();
+        requests.iter().for_each(|(at, kind)| collector.push(*at, kind));
+        collector.finish().unwrap()
+    }
 
     fn requests() -> Vec<(Location, RequestKind<Bytes>)> {
         vec![
@@ -169,12 +175,6 @@ mod tests {
             (Location::memory(24), RequestKind::Atomic(Atomic::Add(5))),
             (Location::memory(32), RequestKind::Atomic(Atomic::CompareSwap { compare: 1, swap: 2 })),
         ]
-    }
-
-    fn batch(requests: &[(Location, RequestKind<Bytes>)]) -> Batch {
-        let mut collector = Collector::default();
-        requests.iter().for_each(|(at, kind)| collector.push(*at, kind));
-        collector.finish().unwrap()
     }
 
     #[test]

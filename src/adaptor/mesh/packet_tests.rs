@@ -4,7 +4,7 @@ use crate::adaptor::transaction::{Atomic, RequestKind};
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::batch::{Batch, Collector};
+use super::batch::tests::batch;
 use super::framing::{FrameError, Framer};
 use super::neighbour::{End, Identity, MAX_HOPS, Refusal, Role, Route, Routes};
 use super::packet::*;
@@ -99,12 +99,6 @@ const BATCH_BYTES: [u8; 104] = [
     b'a', b's', b's', b'u', b'r', b'e', b'd', b'!',
     0x10, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 4, 0, 0, 0,
 ];
-
-fn batch(requests: &[(Location, RequestKind<Bytes>)]) -> Batch {
-    let mut collector = Collector::default();
-    requests.iter().for_each(|(at, kind)| collector.push(*at, kind));
-    collector.finish().unwrap()
-}
 
 #[test]
 fn golden_bytes_of_a_batch() {
