@@ -255,6 +255,20 @@ mod tests {
     }
 
     #[test]
+    fn memory_of_more_than_4_gib_is_found_to_its_last_byte() {
+        let (mut keys, large) = (Keys::default(), 3 << 30);
+        let list = [(1 << 40, large), (1 << 33, large)].map(|(address, len)| Run { address, len });
+        let runs = Runs::new(&list, 2 * large).unwrap();
+        let key = keys.register(DOMAIN, LocalRights::READ, runs).unwrap();
+        let segment = |address, len| Segment { address, len };
+        let expected = vec![segment((1 << 40) + large - 8, 8), segment(1 << 33, 8)];
+        assert_eq!(hold(&mut keys, key, (large - 8, 16)), Some(expected));
+        let last = segment((1 << 33) + large - 1, 1);
+        assert_eq!(hold(&mut keys, key, (2 * large - 1, 1)), Some(vec![last]));
+        assert_eq!(hold(&mut keys, key, (2 * large - 1, 2)), None);
+    }
+
+    #[test]
     fn other_domains_and_missing_rights_find_nothing() {
         let mut keys = Keys::default();
         let key = keys.register(DOMAIN, LocalRights::READ, runs(&[5])).unwrap();
