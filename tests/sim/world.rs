@@ -20,6 +20,7 @@ use assured_rdma::adaptor::{Adaptor, Busy, Event, Instant, LoadTag, Region, Sett
 use assured_rdma::router::Paths;
 use bytes::Bytes;
 
+use crate::clock::Clock;
 use crate::network::{Faults, Network, Station};
 
 pub const DEADLINE: Duration = Duration::from_millis(500);
@@ -70,6 +71,10 @@ pub struct World {
     /// By the place of their first node; one that claims to be somebody else has another place than its id.
     pub processes: BTreeMap<NodeId, Process>,
     pub network: Network,
+    /// By the place of a process's first node; those without one have the world's time.
+    clocks: BTreeMap<NodeId, Clock>,
+    /// Processes that will notice that their clocks stood still or jumped, and when.
+    awakening: BTreeMap<NodeId, Instant>,
     /// The nodes that each is configured to know; none where routers join them.
     peers: NodeSet,
     timing: fn(NodeId) -> Timing,
@@ -129,6 +134,8 @@ impl World {
             nodes: BTreeMap::new(),
             processes: BTreeMap::new(),
             network: Network::default(),
+            clocks: BTreeMap::new(),
+            awakening: BTreeMap::new(),
             peers: if routers == 0 { ids.iter().copied().collect() } else { NodeSet::EMPTY },
             packets: 0,
             steps_now: 0,
@@ -166,9 +173,10 @@ impl World {
         for (id, &place) in buses.nodes().zip(&places) {
             self.start_node(host, place, id, buses.span().bits());
         }
+        let now = self.clock_of(host).at(self.now);
         let others = |place: &NodeId| places.contains(place);
         let adaptors = self.nodes.iter_mut().filter(|(place, _)| others(place));
-        backplane::join(self.now, &mut adaptors.map(|(_, node)| &mut node.adaptor).collect::<Vec<_>>());
+        backplane::join(now, &mut adaptors.map(|(_, node)| &mut node.adaptor).collect::<Vec<_>>());
         let life = Incarnation(self.random.next_nonzero());
         self.processes.insert(host, Process { buses, places, paths: Paths::new(buses), life });
     }
@@ -192,7 +200,8 @@ impl World {
             cookie: 0,
         };
         // Memory space and bus master, as the guest's kernel enables them.
-        node.adaptor.handle_store(self.now, Region::Config, 4, &[6, 0]).unwrap();
+        let now = self.clock_of(host).at(self.now);
+        node.adaptor.handle_store(now, Region::Config, 4, &[6, 0]).unwrap();
         self.nodes.insert(place, node);
     }
 
@@ -217,7 +226,7 @@ impl World {
 
     /// The guest of a node is reset; its process lives on.
     pub fn reset(&mut self, id: NodeId) {
-        let now = self.now;
+        let now = self.local(id);
         let node = self.nodes.get_mut(&id).unwrap();
         node.adaptor.handle_reset(now);
         node.adaptor.handle_store(now, Region::Config, 4, &[6, 0]).unwrap();
@@ -234,6 +243,54 @@ impl World {
                 }
             }
             router => *self.paused_until(router) = until,
+        }
+    }
+
+    /// The clock of the process of a node.
+    pub fn clock(&mut self, place: NodeId) -> &mut Clock {
+        let host = self.nodes[&place].host;
+        self.clocks.entry(host).or_insert(Clock::TRUE)
+    }
+
+    /// What the clock of a node's process shows.
+    pub fn local(&self, place: NodeId) -> Instant {
+        self.clock_of(self.nodes[&place].host).at(self.now)
+    }
+
+    fn clock_of(&self, host: NodeId) -> Clock {
+        self.clocks.get(&host).copied().unwrap_or(Clock::TRUE)
+    }
+
+    /// A node's process stands still, and its clock with it, as in a virtual machine that is stopped. It notices.
+    pub fn freeze(&mut self, place: NodeId, time: Duration) {
+        self.freeze_unnoticed(place, time);
+        let (host, at) = (self.nodes[&place].host, self.now.after(time));
+        self.awakening.insert(host, at);
+    }
+
+    /// As [`World::freeze`], but nothing tells the process of it.
+    pub fn freeze_unnoticed(&mut self, place: NodeId, time: Duration) {
+        let now = self.now;
+        self.clock(place).stops(now, time);
+        self.pause(place, time);
+    }
+
+    /// The clock of a node's process jumps ahead, which it notices.
+    pub fn jump(&mut self, place: NodeId, by: Duration) {
+        let (now, host) = (self.now, self.nodes[&place].host);
+        self.clock(place).jumps(now, by);
+        self.awakening.insert(host, now);
+        self.awake();
+    }
+
+    /// Tells processes that their clocks stood still.
+    fn awake(&mut self) {
+        while let Some((&host, _)) = self.awakening.iter().find(|(_, at)| **at <= self.now) {
+            self.awakening.remove(&host);
+            for place in self.processes[&host].places.clone() {
+                let now = self.local(place);
+                self.adaptor(place).handle_clock_jump(now);
+            }
         }
     }
 
@@ -276,7 +333,7 @@ impl World {
     }
 
     pub fn store(&mut self, at: NodeId, node: NodeId, offset: u64, data: &[u8]) -> Result<(), Busy> {
-        let now = self.now;
+        let now = self.local(at);
         let result = self.adaptor(at).handle_store(now, Region::Access, Self::space(node, offset), data);
         self.take_outputs();
         result
@@ -291,21 +348,21 @@ impl World {
         id: TransactionId,
         kind: RequestKind<Payload>,
     ) {
-        let now = self.now;
+        let now = self.local(at);
         let request = Request { id, place: Place { node, at: Location::memory(offset) }, kind, posted: now };
         self.adaptor(at).handle_bulk(now, request);
         self.take_outputs();
     }
 
     pub fn idle(&mut self, at: NodeId) {
-        let now = self.now;
+        let now = self.local(at);
         self.adaptor(at).handle_idle(now);
         self.take_outputs();
     }
 
     /// Begins a load; its answer comes from [`Self::answer`].
     pub fn begin_load(&mut self, at: NodeId, region: Region, offset: u64, len: usize) -> LoadTag {
-        let now = self.now;
+        let now = self.local(at);
         let node = self.nodes.get_mut(&at).unwrap();
         let tag = LoadTag(node.next_tag);
         node.next_tag += 1;
@@ -351,14 +408,14 @@ impl World {
     }
 
     pub fn set_register(&mut self, at: NodeId, offset: u64, value: u32) {
-        let now = self.now;
+        let now = self.local(at);
         self.adaptor(at).handle_store(now, Region::Registers, offset, &value.to_le_bytes()).unwrap();
         self.take_outputs();
     }
 
     /// As [`Self::set_register`], of 64 bits.
     pub fn set_wide_register(&mut self, at: NodeId, offset: u64, value: u64) {
-        let now = self.now;
+        let now = self.local(at);
         self.adaptor(at).handle_store(now, Region::Registers, offset, &value.to_le_bytes()).unwrap();
         self.take_outputs();
     }
@@ -425,11 +482,12 @@ impl World {
     }
 
     fn next_moment(&self) -> Instant {
-        let timers = self
-            .nodes
-            .values()
-            .filter_map(|node| node.adaptor.poll_timeout().map(|at| at.max(node.paused_until)));
-        timers.chain(self.network.next_moment()).min().unwrap_or(Instant::from_nanos(u64::MAX)).max(self.now)
+        let timers = self.nodes.values().filter_map(|node| {
+            let at = node.adaptor.poll_timeout()?;
+            Some(self.clock_of(node.host).when(at).max(node.paused_until))
+        });
+        let awakening = self.awakening.values().copied();
+        timers.chain(awakening).chain(self.network.next_moment()).min().unwrap_or(Instant::from_nanos(u64::MAX)).max(self.now)
     }
 
     /// Goes to the next moment at which something happens, and lets it happen.
@@ -438,9 +496,11 @@ impl World {
         self.steps_now = if next > self.now { 0 } else { self.steps_now + 1 };
         assert!(self.steps_now < 10_000, "time stands still: something is always due and never done");
         self.now = next;
+        self.awake();
         self.deliver_parcels();
         let now = self.now;
         for node in self.nodes.values_mut().filter(|node| node.paused_until <= now) {
+            let now = self.clocks.get(&node.host).map_or(now, |clock| clock.at(now));
             if node.adaptor.poll_timeout().is_some_and(|at| at <= now) {
                 node.adaptor.handle_timeout(now);
             }
@@ -464,7 +524,7 @@ impl World {
 
     /// As the daemon does: memory, the other buses, links, and what is for the guests and the operator.
     fn take_outputs_of(&mut self, host: NodeId, silent: &mut Vec<(NodeId, NodeId)>) {
-        let now = self.now;
+        let now = self.clock_of(host).at(self.now);
         let places = self.processes[&host].places.clone();
         loop {
             places.iter().for_each(|&place| self.execute_memory_operations(place));
@@ -475,7 +535,7 @@ impl World {
             }
         }
         for (link, other) in self.links_of(host) {
-            while !self.network.is_full(now, host.into(), other) {
+            while !self.network.is_full(self.now, host.into(), other) {
                 let (nodes, process) = (&mut self.nodes, self.processes.get_mut(&host).unwrap());
                 let buses = process.buses;
                 let packet = process.paths.serve(link, |from, to| {
@@ -529,7 +589,7 @@ impl World {
     }
 
     fn execute_operations(&mut self, id: NodeId, poll: fn(&mut Adaptor, Instant) -> Option<MemoryOperation>) {
-        let now = self.now;
+        let now = self.local(id);
         while let Some(operation) = poll(&mut self.nodes.get_mut(&id).unwrap().adaptor, now) {
             let operation = match operation {
                 MemoryOperation::Transfer { id: operation, home, segments, from } => {
