@@ -135,7 +135,12 @@ impl Bounds {
         blocks: 1,
         exported: 2,
         timing: TIMING,
-        window: Window { requests: WINDOW_REQUESTS, bytes: WINDOW_BYTES, first: Sequence(0), epoch: Epoch(0) },
+        window: Window {
+            requests: WINDOW_REQUESTS,
+            bytes: WINDOW_BYTES,
+            first: Sequence(0),
+            epoch: Epoch(0),
+        },
         lease_of_target: None,
         horizon: Duration::from_millis(80),
         capacity: 2,

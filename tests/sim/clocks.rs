@@ -194,9 +194,10 @@ fn nodes_with_other_leases_say_so_and_write_all_the_same() {
     }
     put(&mut world, 7, 0);
     assert_eq!(world.check(A, B, 0), 0);
-    assert_eq!((state(&mut world, A, B), state(&mut world, B, A)), (0x23, 0x23));
+    // A lease of 150 ms might be one of 20 ms that has grown, but not the other way round.
+    assert_eq!((state(&mut world, A, B), state(&mut world, B, A)), (3, 0x23));
     let told = world.events.iter().filter(|event| matches!(event.1, Event::LeaseDiffers { .. })).count();
-    assert_eq!(told, 2, "each of them once");
+    assert_eq!(told, 1, "once");
     world.reset(A);
     world.run_for(millis(100));
     assert_eq!(state(&mut world, B, A), 0x23);

@@ -12,11 +12,12 @@ use assured_rdma::adaptor::master::{HostedWindow, Rights};
 use assured_rdma::adaptor::memory::{
     AtomicAction, DeviceId, Home, Lent, MemoryFault, MemoryOperation, Segment,
 };
-use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::mesh::packet::Incarnation;
+use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
+use assured_rdma::adaptor::mesh::{self, Timing};
 use assured_rdma::adaptor::random::Random;
 use assured_rdma::adaptor::transaction::{Finished, Payload, Request, RequestKind, TransactionId};
-use assured_rdma::adaptor::{Adaptor, Busy, Event, Instant, LoadTag, Region, Settings, backplane};
+use assured_rdma::adaptor::{Adaptor, Busy, Event, Instant, LoadTag, Region, Settings, backplane, target};
 use assured_rdma::router::Paths;
 use bytes::Bytes;
 
@@ -27,6 +28,8 @@ pub const DEADLINE: Duration = Duration::from_millis(500);
 pub const LEASE: Duration = Duration::from_millis(150);
 pub const KEEPALIVE: Duration = Duration::from_secs(2);
 pub const TIMING: Timing = Timing { deadline: DEADLINE, lease: LEASE, keepalive: KEEPALIVE };
+/// The longest time by the world's clock that an access may take: a node's own clock may be slow.
+pub const PATIENCE: Duration = Duration::from_micros(500_500);
 pub const WINDOW: u64 = 4 << 20;
 /// Guest memory: commands in the first pages, the exported window behind.
 /// What is behind that is for the DMA engine.
@@ -78,6 +81,8 @@ pub struct World {
     /// The nodes that each is configured to know; none where routers join them.
     peers: NodeSet,
     timing: fn(NodeId) -> Timing,
+    /// Where the numbers of all flows begin.
+    window: mesh::limits::Window,
     pub packets: u64,
     /// Steps in a row that took no time.
     steps_now: u32,
@@ -128,6 +133,7 @@ impl World {
         let ids: Vec<NodeId> = processes.iter().flat_map(|buses| buses.nodes()).collect();
         let mut world = Self {
             timing,
+            window: numbers(seed),
             now: Instant::from_nanos(1_000_000),
             faults: Faults::NONE,
             random: Random::new(seed),
@@ -192,7 +198,7 @@ impl World {
         };
         let mut node = Node {
             host,
-            adaptor: Adaptor::new(settings),
+            adaptor: Adaptor::with_limits(settings, target::Limits::default(), self.window),
             memory: vec![0; MEMORY],
             devices: Vec::new(),
             paused_until: Instant::ZERO,
@@ -387,7 +393,7 @@ impl World {
             if let Some(data) = self.answer(at, tag) {
                 return data;
             }
-            assert!(self.now.since(start) <= DEADLINE, "bounded: a load takes longer than the deadline");
+            assert!(self.now.since(start) <= PATIENCE, "bounded: a load takes longer than the deadline");
             self.step();
         }
     }
@@ -487,7 +493,12 @@ impl World {
             Some(self.clock_of(node.host).when(at).max(node.paused_until))
         });
         let awakening = self.awakening.values().copied();
-        timers.chain(awakening).chain(self.network.next_moment()).min().unwrap_or(Instant::from_nanos(u64::MAX)).max(self.now)
+        timers
+            .chain(awakening)
+            .chain(self.network.next_moment())
+            .min()
+            .unwrap_or(Instant::from_nanos(u64::MAX))
+            .max(self.now)
     }
 
     /// Goes to the next moment at which something happens, and lets it happen.
@@ -626,6 +637,12 @@ impl World {
             node.adaptor.handle_memory_done(now, id_of, result);
         }
     }
+}
+
+/// In every other world the numbers of all flows wrap soon.
+fn numbers(seed: u64) -> mesh::limits::Window {
+    let (first, epoch) = if seed & 1 == 1 { (u32::MAX - 3, u32::MAX - 1) } else { (0, 0) };
+    mesh::limits::Window { first: Sequence(first), epoch: Epoch(epoch), ..mesh::limits::Window::default() }
 }
 
 fn collect(memory: &[u8], segments: &[Segment]) -> Result<Bytes, MemoryFault> {

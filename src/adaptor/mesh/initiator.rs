@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use super::Find;
 use super::batch::{Batch, Collector, is_short};
-use super::limits::{PROBE_AFTER, Window};
+use super::limits::{PROBE_AFTER, PROBES, Window};
 use super::packet::{Body, Progress, Stamp};
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::Instant;
@@ -105,10 +105,12 @@ impl Initiator {
         self.lease = lease;
     }
 
-    /// Answers take so long for their way and that of the request.
+    /// Answers take so long for their way and that of the request. It may have been measured while the peer stood still, so that
+    /// lost answers are asked for several times within the time to try in any case.
     pub(super) fn set_round_trip(&mut self, round_trip: Duration) {
-        let half = round_trip.checked_div(2).unwrap_or_default();
-        self.probe_after = round_trip.saturating_add(half).max(PROBE_AFTER);
+        let usual = round_trip.saturating_add(round_trip.checked_div(2).unwrap_or_default());
+        let most = self.time_to_try.checked_div(PROBES).unwrap_or_default();
+        self.probe_after = usual.min(most).max(PROBE_AFTER);
     }
 
     /// The clock may have jumped ahead: what was given a lease is treated as if it had been at this moment.

@@ -6,7 +6,9 @@ use bytes::Bytes;
 
 use super::packet::{Body, Packet, Progress, Stamp};
 use super::sequence::{Epoch, Sequence};
-use super::stalled_tests::{KEEPALIVE, PEER, from_peer, linked, no_memory, prove, stalled_with_a_write, start};
+use super::stalled_tests::{
+    KEEPALIVE, PEER, from_peer, linked, no_memory, prove, stalled_with_a_write, start,
+};
 use super::{Mesh, Ticket, Wanted};
 use crate::adaptor::Instant;
 use crate::adaptor::address::{Location, Place};

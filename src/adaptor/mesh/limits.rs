@@ -49,8 +49,11 @@ impl Default for Window {
     }
 }
 
-/// After this time without an answer the initiating side tells how far it has sent, and so learns what was lost.
+/// After this time without an answer the initiating side tells how far it has sent, and so learns what was lost; after one and a
+/// half round trips where these take longer.
 pub const PROBE_AFTER: Duration = Duration::from_millis(30);
+/// But so often within the time to try at least, where that is long enough.
+pub const PROBES: u32 = 4;
 /// A lease that was asked for and not given is asked for again after this time, and then after twice the time before, as long
 /// as the initiating side is silent.
 pub const ASK_AGAIN: Duration = Duration::from_millis(20);

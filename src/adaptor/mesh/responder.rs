@@ -84,6 +84,8 @@ pub(super) struct Responder {
     nak_wanted: bool,
     /// What was accepted of this epoch is forgotten, so that nothing of it may be taken.
     closed: bool,
+    /// The initiating side is to be told so.
+    closed_wanted: bool,
     /// The last gap that was reported; it is reported again only when the initiating side probes.
     reported_gap: Option<Sequence>,
 }
@@ -109,13 +111,14 @@ impl Responder {
             ask_waits: false,
             nak_wanted: false,
             closed: false,
+            closed_wanted: false,
             reported_gap: None,
         }
     }
 
     /// A responder for a peer of which only the last epoch is remembered: whatever is newer is taken.
     pub(super) fn after(lease: Duration, window: Window, epoch: Option<Epoch>) -> Self {
-        Self { epoch, closed: true, ..Self::new(lease, window) }
+        Self { epoch, closed: true, closed_wanted: true, ..Self::new(lease, window) }
     }
 
     /// The latest epoch that was named.
@@ -145,7 +148,10 @@ impl Responder {
     pub(super) fn handle_epoch(&mut self, epoch: Epoch) -> Freshness {
         match self.epoch {
             Some(current) if epoch < current => Freshness::Stale,
-            Some(current) if epoch == current && self.closed => Freshness::Stale,
+            Some(current) if epoch == current && self.closed => {
+                self.closed_wanted = true;
+                Freshness::Stale
+            }
             Some(current) if epoch == current => Freshness::Current,
             _ => {
                 let stamps_from = self.stamps_from;
@@ -247,7 +253,7 @@ impl Responder {
 
     /// Whether something waits to be sent.
     pub(super) fn has_next(&self) -> bool {
-        self.nak_wanted || self.ask_waits || self.cursor < self.answers.len()
+        self.nak_wanted || self.ask_waits || self.closed_wanted || self.cursor < self.answers.len()
     }
 
     /// How many of the next answers go in one packet: those that are good and short, or the first alone.
@@ -274,6 +280,10 @@ impl Responder {
     pub(super) fn poll(&mut self, now: Instant) -> Option<Body> {
         let epoch = self.epoch?;
         let stamp = Stamp(now.as_nanos().max(1));
+        if core::mem::take(&mut self.closed_wanted) {
+            let (first, data) = (self.acknowledged, Bytes::new());
+            return Some(Body::Done { epoch, first, count: 1, code: Code::PeerRestarted, stamp, data });
+        }
         if let Some(answer) = self.answers.get(self.cursor) {
             let first = self.acknowledged.plus(u32::try_from(self.cursor).unwrap_or(u32::MAX));
             let count = self.gathered();

@@ -320,6 +320,11 @@ impl Session {
                     self.flows.get_mut(channel).responder.handle_probe(sent);
                 }
             }
+            Body::Done { epoch, code: Code::PeerRestarted, .. } => {
+                if epoch == initiator.epoch() {
+                    self.handle_forgotten(now, channel, out);
+                }
+            }
             Body::Done { epoch, first, count, code, stamp, data } => {
                 initiator.handle_stamp(stamp);
                 initiator.handle_done(now, epoch, first, count, code, &data);
@@ -331,6 +336,18 @@ impl Session {
             Body::Ask { stamp, .. } => {
                 initiator.handle_stamp(stamp);
                 initiator.handle_ask();
+            }
+        }
+    }
+
+    /// The peer knows nothing any more of the epoch of a channel, since another adaptor had this node's id meanwhile.
+    fn handle_forgotten(&mut self, now: Instant, channel: Channel, out: &mut Outputs) {
+        match channel {
+            Channel::Small => self.give_up(now, Code::PeerRestarted, Code::LinkDown, out),
+            Channel::Bulk => {
+                let initiator = &mut self.flows.get_mut(channel).initiator;
+                initiator.abandon(now, Code::PeerRestarted, Code::NotSent);
+                initiator.confirm();
             }
         }
     }

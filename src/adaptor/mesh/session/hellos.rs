@@ -31,10 +31,10 @@ impl Session {
         self.has_news = true;
     }
 
-    /// When the Hello was sent whose nonce came back, if it is one of those awaited.
+    /// When the Hello was sent whose nonce came back, if it is one of those awaited. None of these is awaited any more.
     pub(super) fn take_nonce(&mut self, echo: u64) -> Option<Instant> {
-        let index = self.nonces.iter().position(|&(nonce, _)| nonce == echo && echo != 0)?;
-        let (_, sent) = self.nonces.remove(index)?;
+        let &(_, sent) = self.nonces.iter().find(|&&(nonce, _)| nonce == echo && echo != 0)?;
+        self.nonces.clear();
         Some(sent)
     }
 

@@ -92,8 +92,7 @@ impl Session {
     /// A new life of the peer says how long its leases are.
     pub(super) fn meet_lease(&mut self, lease: Duration, out: &mut Outputs) {
         let micros = |duration: Duration| duration.as_micros();
-        let differs =
-            micros(lease) < micros(self.timing.lease) || micros(lease) > micros(self.lease_limit());
+        let differs = micros(lease) < micros(self.timing.lease) || micros(lease) > micros(self.lease_limit());
         if differs && !self.leases.differs {
             out.events.push_back(Event::LeaseDiffers { peer: self.peer, lease, own: self.timing.lease });
         }
