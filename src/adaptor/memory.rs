@@ -171,7 +171,7 @@ impl MemoryOperation {
     }
 }
 
-/// Why a memory operation was not executed.
+/// Why a memory operation was not executed, or, where it says so, not known to be executed whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemoryFault {
     /// No memory that the adaptor can reach is mapped there.
@@ -184,6 +184,8 @@ pub enum MemoryFault {
     Refused,
     /// The bus that lent memory for it has that no more.
     Lender,
+    /// It failed in the midst: a part of it was done, or may have been.
+    Partial,
 }
 
 /// How a memory operation ended: the bytes read (empty for a write; of an atomic operation the former value), or why it was not executed.

@@ -364,10 +364,11 @@ impl Guest {
     }
 }
 
+/// The machine cuts an access of several bytes as its devices want it, and of those parts some may have been done.
 fn result_of(done: DmaDone) -> (OperationId, MemoryResult) {
     let result = done.result.map_err(|error| {
         log::debug!("an access to a device of the guest's bus failed: {error}");
-        MemoryFault::Refused
+        if done.len > 1 { MemoryFault::Partial } else { MemoryFault::Refused }
     });
     (done.operation, result)
 }

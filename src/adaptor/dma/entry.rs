@@ -139,6 +139,8 @@ impl Submission {
                 len = 0;
                 (flags & !FENCE == 0).then_some(Local::None)?
             }
+            // An OK of what asks nobody would say nothing.
+            Action::Write | Action::Read if len == 0 => return None,
             Action::Write | Action::Read | Action::Message { .. } => {
                 parse_local(entry, flags & !FENCE, action, len)?
             }
@@ -295,11 +297,13 @@ mod tests {
 
     #[test]
     fn what_lies_beyond_the_offset_space_or_is_unknown_is_malformed() {
-        assert!(is_malformed(0, 0, &[]) && is_malformed(7, 0, &[]) && is_malformed(1, 8, &[]));
+        assert!(is_malformed(0, 0, &[]) && is_malformed(7, 0, &[]) && is_malformed(1, 8, &[(0x18, 8)]));
         assert!(is_malformed(1, 0, &[(0x10, 1 << 48), (0x18, 1)]));
         assert!(is_malformed(1, 0, &[(0x10, u64::MAX), (0x18, 2)]));
-        assert!(is_malformed(1, 0, &[(0x20, 1 << 32 | 5)]), "a list without its flag");
-        assert!(is_malformed(1, LIST, &[(0x20, 1025 << 32)]));
+        assert!(is_malformed(1, 0, &[(0x18, 8), (0x20, 1 << 32 | 5)]), "a list without its flag");
+        assert!(is_malformed(1, LIST, &[(0x18, 8), (0x20, 1025 << 32)]));
+        assert!(is_malformed(1, 0, &[]) && is_malformed(2, 0, &[]) && is_malformed(1, INLINE, &[]));
+        assert!(Submission::parse(&entry(3, 0, &[])).is_ok(), "a message needs no data");
         assert!(Submission::parse(&entry(2, 0, &[(0x18, 1 << 48)])).is_ok());
         assert!(Submission::parse(&[]).is_err());
     }

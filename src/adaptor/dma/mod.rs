@@ -33,10 +33,10 @@ use self::queue::{Alarm, Queue, Rest};
 use self::transfers::{Kind, Transfer, Transfers};
 use self::ways::Ways;
 use super::Instant;
-use super::address::{NodeSet, Place, Space};
+use super::address::NodeSet;
 use super::master::CommandStatus;
-use super::memory::{MemoryOperation, MemoryResult, OperationId};
-use super::status::{Code, Direction};
+use super::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId};
+use super::status::Code;
 use super::transaction::{Finished, Request, TransactionId};
 
 /// Queues for each node of the access space.
@@ -61,19 +61,6 @@ enum Purpose {
     Doze,
 }
 
-/// A transaction that did not end well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Failure {
-    /// Where it went.
-    pub place: Place,
-    /// Bytes that it was to move.
-    pub len: usize,
-    /// Which way.
-    pub direction: Direction,
-    /// How it ended.
-    pub code: Code,
-}
-
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Engine {
@@ -95,7 +82,8 @@ pub struct Engine {
     running: VecDeque<(OperationId, Number, Purpose)>,
     next: u64,
     requests: VecDeque<Request>,
-    failures: VecDeque<Failure>,
+    /// Operations that ended with an error.
+    failed: u64,
     /// Queues with completions that the guest waits for.
     ready: VecDeque<Number>,
     ready_event: bool,
@@ -122,7 +110,7 @@ impl Engine {
             running: VecDeque::new(),
             next: 0,
             requests: VecDeque::new(),
-            failures: VecDeque::new(),
+            failed: 0,
             ready: VecDeque::new(),
             ready_event: false,
             alarms: BTreeSet::new(),
@@ -211,9 +199,9 @@ impl Engine {
         self.requests.pop_front()
     }
 
-    /// A transaction that did not end well, for the error log.
-    pub fn poll_failure(&mut self) -> Option<Failure> {
-        self.failures.pop_front()
+    /// Operations that ended with an error since the reset.
+    pub const fn failed(&self) -> u64 {
+        self.failed
     }
 
     /// A transaction has ended. One that is not known any more is ignored.
@@ -245,7 +233,7 @@ impl Engine {
     /// A piece has ended, whether it was sent or not.
     fn end_transfer(&mut self, now: Instant, id: TransactionId, code: Code, former: u64) {
         let Some(transfer) = self.transfers.remove(id) else { return };
-        let Transfer { queue: number, operation, place, bytes, kind, held, sent } = transfer;
+        let Transfer { queue: number, operation, at, place, bytes, held, sent, .. } = transfer;
         for &key in held.keys() {
             self.keys.release(key);
         }
@@ -257,17 +245,10 @@ impl Engine {
             if !code.is_ok() {
                 queue.fail();
             }
-            // A message is no data.
-            let moved = if place.at.space == Space::Memory { bytes } else { 0 };
             if let Some(operation) = queue.operation(operation) {
-                operation.end_piece(code, moved, former);
+                operation.end_piece(at, code, former);
             }
-            queue.harvest();
-        }
-        if !code.is_ok() && sent.is_some() {
-            let direction = if matches!(kind, Kind::Read(_)) { Direction::Read } else { Direction::Write };
-            let len = usize::try_from(bytes).unwrap_or(usize::MAX);
-            self.failures.push_back(Failure { place, len, direction, code });
+            self.harvest(number);
         }
         // Those that have waited come before the one whose room it was.
         for number in woken {
@@ -353,7 +334,11 @@ impl Engine {
             Purpose::Ring => self.ring_was_read(now, number, result),
             Purpose::List(key) => self.list_was_read(number, key, result),
             Purpose::Land(id) => {
-                let code = if result.is_ok() { Code::Ok } else { Code::LocalFault };
+                let code = match result {
+                    Ok(_) => Code::Ok,
+                    Err(MemoryFault::Partial) => Code::Partial,
+                    Err(_) => Code::LocalFault,
+                };
                 self.end_transfer(now, id, code, 0);
             }
             Purpose::Complete(count) => self.completions_were_written(now, number, count, result.is_ok()),

@@ -235,15 +235,16 @@ impl Queue {
         }
     }
 
-    /// Moves operations that have ended to the completions. Whether there were any.
-    pub(super) fn harvest(&mut self) -> bool {
-        let before = self.done.len();
+    /// Moves operations that have ended to the completions; how many of them failed.
+    pub(super) fn harvest(&mut self) -> u64 {
+        let mut failed = 0u64;
         // What was not handed out whole has not ended, unless it has failed.
         while let Some(operation) = self.operations.front().filter(|operation| operation.has_ended()) {
             if self.cursor == 0 && !operation.has_failed() {
                 break;
             }
             let completion = operation.completion();
+            failed = failed.saturating_add(operation.has_failed().into());
             if self.cursor == 0 {
                 self.list = List::Unread;
             }
@@ -251,7 +252,7 @@ impl Queue {
             self.operations.pop_front();
             self.done.push_back(completion);
         }
-        self.done.len() > before
+        failed
     }
 
     /// Whether what was read goes to local memory before completions are written: it is short, and there will be more of them then.

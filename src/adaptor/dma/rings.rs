@@ -7,7 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::entry::{COMPLETION_SIZE, HEAD_SIZE, SUBMISSION_SIZE, Submission, index_of};
 use super::operation::Operation;
-use super::queue::{Number, Rest};
+use super::queue::{Number, Queue, Rest};
 use super::{Engine, Purpose};
 use crate::adaptor::Instant;
 use crate::adaptor::memory::{AtomicAction, Home, MemoryOperation, MemoryResult, Segment};
@@ -157,6 +157,12 @@ impl Engine {
         } else if queue.rest == Rest::LastLook && !queue.look {
             queue.rest = Rest::Asleep;
         }
+    }
+
+    /// Moves operations of the queue that have ended to its completions.
+    pub(super) fn harvest(&mut self, number: Number) {
+        let failed = self.queue(number).map_or(0, Queue::harvest);
+        self.failed = self.failed.saturating_add(failed);
     }
 
     /// Writes completions that are due: the first one's index and status after all else, so that who looks at them in order sees

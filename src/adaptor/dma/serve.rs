@@ -62,7 +62,7 @@ impl Engine {
                 break;
             }
         }
-        self.queue(number)?.harvest();
+        self.harvest(number);
         if bytes > 0 {
             self.list(number);
         }
@@ -141,14 +141,14 @@ impl Engine {
         if let Some(operation) = queue.operation(index) {
             operation.hand_out(piece);
         }
-        let at = match (piece, submission.action) {
-            (Piece::Data { at, .. }, _) => Location::memory(submission.remote.saturating_add(at)),
+        let (at, location) = match (piece, submission.action) {
+            (Piece::Data { at, .. }, _) => (at, Location::memory(submission.remote.saturating_add(at))),
             (Piece::Message, Action::Message { doorbell, .. }) => {
-                Location::io(u64::from(doorbell).saturating_mul(DOORBELL_SIZE))
+                (submission.len, Location::io(u64::from(doorbell).saturating_mul(DOORBELL_SIZE)))
             }
-            _ => Location::memory(submission.remote),
+            _ => (0, Location::memory(submission.remote)),
         };
-        let place = Place { node: submission.node, at };
+        let place = Place { node: submission.node, at: location };
         let is_there = found.is_some();
         let (kind, request) = match (submission.action, found.unwrap_or(Found::Nothing)) {
             (Action::Read, found) => {
@@ -162,7 +162,7 @@ impl Engine {
             (_, found) => (Kind::Write, RequestKind::Write(payload(found, len))),
         };
         let sent = is_there.then_some(now);
-        let transfer = Transfer { queue: number, operation: index, place, bytes: len, kind, held, sent };
+        let transfer = Transfer { queue: number, operation: index, at, place, bytes: len, kind, held, sent };
         let id = self.transfers.insert(transfer);
         if !is_there {
             // Nothing is sent of what is not there.
@@ -275,7 +275,7 @@ impl Engine {
         }
         queue.fail();
         queue.advance();
-        queue.harvest();
+        self.harvest(number);
         self.list(number);
     }
 }

@@ -251,9 +251,7 @@ impl Mailbox {
             // The view may have become private while the command was under way.
             Ok(_) if self.view == MemoryView::Private && !is_removal => Err(CommandStatus::NotShared),
             Err(MemoryFault::NotShared) => Err(CommandStatus::NotShared),
-            Err(
-                MemoryFault::Unmapped | MemoryFault::ReadOnly | MemoryFault::Refused | MemoryFault::Lender,
-            ) => Err(CommandStatus::MemoryFault),
+            Err(_) => Err(CommandStatus::MemoryFault),
             Ok(bytes) => self.advance(state, &bytes, windows, next),
         };
         match outcome {
