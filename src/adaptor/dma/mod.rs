@@ -8,6 +8,7 @@
 
 pub mod entry;
 mod keys;
+mod list;
 mod operation;
 mod orders;
 mod queue;
@@ -44,17 +45,22 @@ pub const QUEUES_PER_NODE: u32 = 16;
 /// The bit that tells the engine's memory operations from others.
 const OWN: u64 = 1 << 63;
 
+/// Where in a doorbell page a queue's state stands.
+const STATE: u64 = 0x18;
+/// Pieces that are cut, and queues that are served, before others than the engine have their turn.
+const WORK_AT_ONCE: usize = 1024;
+
 /// What a memory operation under way is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Purpose {
     /// To look at the submission ring.
     Ring,
-    /// To read a scatter list, in the memory of this key.
-    List(Key),
+    /// To read a part of the scatter list of this operation, in the memory of this key.
+    List(Key, u32),
     /// To put into memory what a transaction has read.
     Land(TransactionId),
-    /// To write so many completions.
-    Complete(u32),
+    /// To write completions.
+    Complete,
     /// To tell the guest that the queue is awake.
     Wake,
     /// To tell the guest that it is not.
@@ -84,6 +90,13 @@ pub struct Engine {
     requests: VecDeque<Request>,
     /// Operations that ended with an error.
     failed: u64,
+    /// Entries of all queues that were taken and not completed.
+    taken: u32,
+    /// Queues whose rings could not be reached, and when that is tried again.
+    stalled: Vec<Number>,
+    retry_at: Option<Instant>,
+    /// More was to be done than one call does.
+    is_cut: bool,
     /// Queues with completions that the guest waits for.
     ready: VecDeque<Number>,
     ready_event: bool,
@@ -111,6 +124,10 @@ impl Engine {
             next: 0,
             requests: VecDeque::new(),
             failed: 0,
+            taken: 0,
+            stalled: Vec::new(),
+            retry_at: None,
+            is_cut: false,
             ready: VecDeque::new(),
             ready_event: false,
             alarms: BTreeSet::new(),
@@ -166,13 +183,21 @@ impl Engine {
                 self.check_alarm(now, number);
             }
             0x10 => {
-                if queue.has_failed {
-                    queue.resume_at = Some(value);
-                }
+                queue.resume(value);
                 self.list(number);
             }
             _ => {}
         }
+    }
+
+    /// The guest reads so many bytes of a queue's doorbell page: its state, and 0 all around it.
+    pub fn peek(&self, number: Number, offset: u64, len: usize) -> Bytes {
+        let state = self.get(number).map_or(0, Queue::state).to_le_bytes();
+        let byte = |at: u64| {
+            let within = at.checked_sub(STATE).and_then(|within| usize::try_from(within).ok());
+            within.and_then(|within| state.get(within)).copied().unwrap_or(0)
+        };
+        (0u64..).take(len).map(|at| byte(offset.saturating_add(at))).collect()
     }
 
     /// The next queue with a completion that the guest waits for.
@@ -261,18 +286,26 @@ impl Engine {
         self.settle();
     }
 
-    /// The next memory operation, of the queues in turn.
+    /// The next memory operation, of the queues in turn. `None` comes also where much was done without one; then
+    /// [`Self::poll_timeout`] says that there is more to do.
     pub fn poll_operation(&mut self, now: Instant) -> Option<MemoryOperation> {
+        let mut work = 0usize;
         while let Some(number) = self.active.pop_front() {
             if let Some(queue) = self.queue(number) {
                 queue.is_listed = false;
             }
-            let operation = self.step(now, number);
+            let operation = self.step(now, number, &mut work);
             if operation.is_some() {
                 self.list(number);
                 return operation;
             }
+            work = work.saturating_add(1);
+            if work >= WORK_AT_ONCE {
+                self.is_cut = !self.active.is_empty();
+                return None;
+            }
         }
+        self.is_cut = false;
         None
     }
 
@@ -294,7 +327,7 @@ impl Engine {
     }
 
     /// One step of a queue: what has to be done soonest.
-    fn step(&mut self, now: Instant, number: Number) -> Option<MemoryOperation> {
+    fn step(&mut self, now: Instant, number: Number, work: &mut usize) -> Option<MemoryOperation> {
         if self.queue(number)?.is_closing {
             return None;
         }
@@ -313,7 +346,7 @@ impl Engine {
         if let operation @ Some(_) = self.land(number) {
             return operation;
         }
-        if let operation @ Some(_) = self.serve(now, number) {
+        if let operation @ Some(_) = self.serve(now, number, work) {
             return operation;
         }
         // What was handed out may have ended at once.
@@ -332,7 +365,7 @@ impl Engine {
         }
         match purpose {
             Purpose::Ring => self.ring_was_read(now, number, result),
-            Purpose::List(key) => self.list_was_read(number, key, result),
+            Purpose::List(key, index) => self.list_was_read(number, key, index, result),
             Purpose::Land(id) => {
                 let code = match result {
                     Ok(_) => Code::Ok,
@@ -341,9 +374,9 @@ impl Engine {
                 };
                 self.end_transfer(now, id, code, 0);
             }
-            Purpose::Complete(count) => self.completions_were_written(now, number, count, result.is_ok()),
-            Purpose::Wake => {}
-            Purpose::Doze => self.dozed(number),
+            Purpose::Complete => self.completions_were_written(now, number, result.is_ok()),
+            Purpose::Wake => self.woke(number),
+            Purpose::Doze => self.dozed(now, number, result.is_ok()),
         }
         self.list(number);
         self.settle();
@@ -351,16 +384,23 @@ impl Engine {
 
     /// When to call [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.is_cut {
+            return Some(Instant::ZERO);
+        }
         let alarm = self.alarms.first().map(|&(at, _)| at);
         let until = |&number: &Number| match self.get(number)?.rest {
             Rest::Awake(until) => Some(until),
             Rest::Asleep | Rest::Dozing | Rest::LastLook => None,
         };
-        self.awake.iter().filter_map(until).chain(alarm).min()
+        self.awake.iter().filter_map(until).chain(alarm).chain(self.retry_at).min()
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.is_cut = false;
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry();
+        }
         while let Some(&(at, number)) = self.alarms.first().filter(|(at, _)| *at <= now) {
             self.alarms.remove(&(at, number));
             if let Some(queue) = self.queue(number) {
@@ -376,13 +416,19 @@ impl Engine {
         let Some(queue) = self.queue(number) else { return };
         let alarm = queue.alarm(now);
         let at = if let Alarm::At(at) = alarm { Some(at) } else { None };
-        let tells = alarm == Alarm::Now && !core::mem::replace(&mut queue.is_ready, true);
         let before = core::mem::replace(&mut queue.alarm_at, at);
         if before != at {
             before.map(|before| self.alarms.remove(&(before, number)));
             at.map(|at| self.alarms.insert((at, number)));
         }
-        if tells {
+        if alarm == Alarm::Now {
+            self.tell_ready(number);
+        }
+    }
+
+    /// The guest is told of the queue.
+    fn tell_ready(&mut self, number: Number) {
+        if self.queue(number).is_some_and(|queue| !core::mem::replace(&mut queue.is_ready, true)) {
             self.ready.push_back(number);
             self.ready_event = true;
         }

@@ -89,9 +89,52 @@ fn memory_that_is_gone_from_the_machine_fails_alone() {
     a.post_all(&mut world, &[write]);
     world.run_for(A_WHILE);
     assert_eq!(a.poll(&mut world), None);
-    world.adaptor(A).handle_store(now, Region::Config, 4, &[6, 0]).unwrap();
-    a.post_all(&mut world, &[]);
-    assert_eq!(a.wait(&mut world).status, 0);
+    set_bus_master(&mut world, true);
+    assert_eq!(a.wait(&mut world).status, 0, "without a doorbell");
+}
+
+fn set_bus_master(world: &mut World, is_on: bool) {
+    let now = world.now;
+    world.adaptor(A).handle_store(now, Region::Config, 4, &[if is_on { 6 } else { 2 }, 0]).unwrap();
+    world.take_outputs();
+}
+
+#[test]
+fn completions_wait_for_bus_master() {
+    let (mut world, mut a) = pair();
+    world.write_delay = Duration::from_millis(3);
+    let entries = [a.write(1, 0, 0, 8), a.write(2, 8, 8, 8)];
+    a.post_all(&mut world, &entries);
+    world.run_for(Duration::from_millis(1));
+    set_bus_master(&mut world, false);
+    world.run_for(A_WHILE);
+    assert_eq!(a.poll(&mut world), None);
+    let state = |world: &mut World| {
+        let at = (3 << 20) + u64::from(a.number) * queue::PAGE + 0x18;
+        u32::from_le_bytes(world.load(A, Region::Io, at, 4)[..].try_into().unwrap())
+    };
+    assert_eq!(state(&mut world), 2);
+    set_bus_master(&mut world, true);
+    assert_eq!(
+        [a.wait(&mut world), a.wait(&mut world)].map(|done| (done.cookie, done.status)),
+        [(1, 0), (2, 0)]
+    );
+    let write = a.write(3, 0, 0, 8);
+    assert_eq!((a.run(&mut world, &write).status, world.run_for(A_WHILE)), (0, ()));
+}
+
+#[test]
+fn a_queue_that_is_awake_while_bus_master_goes_is_not_asleep_afterwards() {
+    let (mut world, mut a) = pair();
+    world.adaptor(A).set_queue_poll(Duration::from_millis(1));
+    let write = a.write(1, 0, 0, 8);
+    assert_eq!(a.run(&mut world, &write).status, 0);
+    set_bus_master(&mut world, false);
+    // By its own look, and by the one before it goes to rest.
+    world.run_for(A_WHILE);
+    set_bus_master(&mut world, true);
+    a.post_all(&mut world, &[write]);
+    assert_eq!(a.wait(&mut world).status, 0, "it rang only if it had to");
 }
 
 #[test]
