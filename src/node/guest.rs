@@ -144,7 +144,16 @@ impl Guest {
                 Some(request) => {
                     progress = true;
                     self.stirred = true;
+                    // What takes long is done once in a turn.
+                    let is_long = matches!(
+                        request,
+                        Request::DmaMap { .. } | Request::DmaUnmap { .. } | Request::Reset { .. }
+                    );
+                    let life = adaptor.incarnation();
                     self.handle(now, adaptor, request);
+                    if is_long || adaptor.incarnation() != life {
+                        return Ok(Turn::Cut);
+                    }
                     if !matches!(self.waiting, Waiting::Nothing) {
                         return Ok(Turn::Done);
                     }

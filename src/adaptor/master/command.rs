@@ -1,14 +1,13 @@
 //! The command mailbox: takes a descriptor out of guest memory, step by step, and acts on it.
 //!
-//! Invariant: at most one memory operation is under way, and a command takes a bounded number of
-//! them: one for the descriptor, two for each list page, and a page is read only while runs are
+//! Invariant: at most one memory operation is under way, each step is about a page of the list at most, and a command takes a
+//! bounded number of them: one for the descriptor, two for each list page, and a page is read only while runs are
 //! missing, so that a list that bites its tail ends too. Nothing changes before all is validated.
 
 use super::descriptor::{DESCRIPTOR_SIZE, Descriptor, LIST_PAGE_SIZE, Listing, Purpose};
-use super::window::{Export, ExportError, Windows};
+use super::window::{ExportError, Windows};
 use crate::adaptor::dma;
 use crate::adaptor::memory::{MemoryFault, MemoryResult, OperationId, Segment};
-use crate::adaptor::runs::Runs;
 use bytes::Bytes;
 
 /// Where in its descriptor PROBE writes its answer.
@@ -341,11 +340,11 @@ impl Mailbox {
         }
         let Listing { list, runs, .. } = listing;
         match list {
-            Purpose::Export(export, space) => {
-                Ok(Some(windows.get_mut(space).insert(&Export { runs, ..export })?))
-            }
+            Purpose::Export(export, space) => Ok(Some(windows.get_mut(space).place(&export, runs)?)),
             Purpose::Register { len, rights, domain } => {
-                let runs = Runs::new(&runs, len).ok_or(CommandStatus::BadArgument)?;
+                if runs.len() != len {
+                    return Err(CommandStatus::BadArgument);
+                }
                 self.give(dma::Order::Register { domain, rights, runs });
                 Ok(None)
             }
