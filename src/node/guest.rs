@@ -299,7 +299,9 @@ impl Guest {
         let kind = match operation {
             MemoryOperation::Read { .. } => DmaKind::Read(segment.len),
             MemoryOperation::Write { data, .. } => DmaKind::Write(data.clone()),
-            MemoryOperation::Transfer { .. } | MemoryOperation::Atomic { .. } => {
+            MemoryOperation::Touch { .. }
+            | MemoryOperation::Transfer { .. }
+            | MemoryOperation::Atomic { .. } => {
                 return Some(Err(MemoryFault::Refused));
             }
         };

@@ -86,6 +86,8 @@ pub struct Finished {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Step {
     Read(Vec<Segment>),
+    /// Whether they can be read, or written.
+    Touch(Vec<Segment>, bool),
     Write(Segment, Bytes),
 }
 
@@ -320,7 +322,7 @@ impl Mailbox {
                 if touched.is_empty() {
                     return self.go_on(listing, windows);
                 }
-                self.step = Some(Step::Read(touched));
+                self.step = Some(Step::Touch(touched, listing.writes()));
                 self.state = State::Touch(listing);
             }
             State::Touch(listing) => return self.go_on(listing, windows),

@@ -184,6 +184,14 @@ impl Listing {
         !matches!(&self.list, Purpose::Export(export, _) if export.home != Home::Guest)
     }
 
+    /// Whether what is in the runs is to be written: by other nodes, or by the engine.
+    pub(super) const fn writes(&self) -> bool {
+        match &self.list {
+            Purpose::Export(export, _) => export.rights.write || export.rights.atomic,
+            Purpose::Register { rights, .. } => rights.write,
+        }
+    }
+
     /// Takes in the runs of a page, and returns the first and last byte of each that is in memory: an access to another
     /// device may have effects.
     pub(super) fn take_page(&mut self, page: &[u8]) -> Result<Vec<Segment>, CommandStatus> {

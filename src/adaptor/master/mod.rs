@@ -188,6 +188,9 @@ impl Master {
             let id = self.begin(Purpose::Command);
             return Some(match step {
                 Step::Read(segments) => MemoryOperation::Read { id, home: Home::Guest, segments },
+                Step::Touch(segments, write) => {
+                    MemoryOperation::Touch { id, home: Home::Guest, segments, write }
+                }
                 Step::Write(segment, data) => {
                     MemoryOperation::Write { id, home: Home::Guest, segments: vec![segment], data }
                 }
