@@ -61,6 +61,11 @@ impl Runs {
         Some(())
     }
 
+    /// Gives back memory that was taken for more runs than there are.
+    pub fn shrink(&mut self) {
+        self.list.shrink_to_fit();
+    }
+
     /// The length of all in bytes.
     pub const fn len(&self) -> u64 {
         self.len

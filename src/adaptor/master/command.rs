@@ -340,7 +340,8 @@ impl Mailbox {
             self.read_page(listing);
             return Ok(None);
         }
-        let Listing { list, runs, .. } = listing;
+        let Listing { list, mut runs, .. } = listing;
+        runs.shrink();
         match list {
             Purpose::Export(export, space) => Ok(Some(windows.get_mut(space).place(&export, runs)?)),
             Purpose::Register { len, rights, domain } => {
