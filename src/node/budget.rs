@@ -21,7 +21,7 @@ pub struct Budget(usize);
 impl Budget {
     /// The share of one of so many parties.
     pub fn of(parties: usize) -> Self {
-        Self((A_TURN / parties.max(1)).clamp(LEAST, MOST))
+        Self(A_TURN.checked_div(parties).unwrap_or(MOST).clamp(LEAST, MOST))
     }
 
     /// A part of a share.

@@ -251,6 +251,7 @@ fn memory_that_may_not_be_written_is_not_exported_or_registered_for_writing() {
         assert_eq!(memory.command(&mut master, 1).0, status, "rights {rights}");
     }
     assert_eq!(master.windows(Space::Memory).iter().count(), 1);
+    memory.put(DESCRIPTOR + 8, &[4]);
     memory.put(DESCRIPTOR + 0x20, &[2]);
     assert_eq!(memory.command(&mut master, 4).0, CommandStatus::MemoryFault);
     memory.put(DESCRIPTOR + 0x20, &[1]);
