@@ -181,7 +181,10 @@ fn a_guest_that_does_its_worst_holds_up_no_load_of_another_bus() {
     let place = Place::new();
     let second = place.socket(5).display().to_string();
     let node = place.start(4, &[], &["--socket-path", &second, "--bus-bits", "2", "--peer", "1"]);
-    let mut busy = Guest::over(Client::new(&place.socket(4)).unwrap(), MEMORY);
+    // Memory that may be cut costs the adaptor most: each run of pages is faulted in before it is copied.
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(MEMORY).unwrap();
+    let mut busy = Guest::in_file(Client::new(&place.socket(4)).unwrap(), MEMORY, file);
     let mut other = Guest::attach(&place.socket(5));
     busy.wait_for_node(5, true);
     let window = other.export(1 << 20, 1 << 20, READ | WRITE);
