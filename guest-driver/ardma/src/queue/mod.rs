@@ -122,6 +122,7 @@ impl Completion {
             length: self.length,
             done: self.bytes,
             status: self.status,
+            cause: self.cause(),
         })
     }
 

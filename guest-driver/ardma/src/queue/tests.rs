@@ -161,6 +161,11 @@ fn what_was_done_in_part_says_why_the_rest_was_not() {
     adaptor.end(&entry, 0xc7, 0x83);
     let completion = queue.poll().unwrap().unwrap();
     assert_eq!((completion.code(), completion.cause()), (Code::Partial, Code::AccessDenied));
+    assert_eq!(
+        completion.check().unwrap_err().to_string(),
+        "write of 8 bytes at 2:0x0 failed: outcome unknown: executed in part (0xc7); \
+         the rest: not executed, permanent: access denied (0x83)"
+    );
 }
 
 #[test]
