@@ -55,7 +55,6 @@ use self::mesh::packet::{Incarnation, Packet};
 use self::mesh::{InventoryNews, Mesh, Ticket, Timing, Wanted};
 use self::pci::{ConfigAction, Meaning, registers};
 use self::random::Random;
-use self::status::Direction;
 use self::target::Target;
 use self::transaction::{Content, Finished, Request};
 
@@ -172,8 +171,9 @@ impl Adaptor {
                 self.completions.push_back(Completion { tag, data: data.into() });
             }
             Meaning::Registers(offset) => self.load_registers(now, tag, offset, len),
-            Meaning::Queue(..) => {
-                self.completions.push_back(Completion { tag, data: vec![0; len].into() });
+            Meaning::Queue(number, offset) => {
+                let data = self.engine.peek(number, offset, len);
+                self.completions.push_back(Completion { tag, data });
             }
             Meaning::Nothing => self.completions.push_back(Completion::all_ones(tag, len)),
         }
@@ -196,9 +196,13 @@ impl Adaptor {
             Meaning::Queue(number, offset) => self.engine.ring(now, number, offset, data),
             Meaning::Check(..) | Meaning::Nothing => {}
             Meaning::Config(offset) => {
+                let was_master = self.function.config.bus_master_enabled();
                 if self.function.config.write(offset, data) == Some(ConfigAction::FunctionLevelReset) {
                     self.function.reset_level();
                     self.begin_new_life(now);
+                }
+                if !was_master && self.function.config.bus_master_enabled() {
+                    self.engine.retry();
                 }
                 let masked = self.function.config.msix_function_masked();
                 self.function.msix.set_function_mask(masked);
@@ -305,7 +309,6 @@ impl Adaptor {
 
     /// The link to the node is gone.
     pub fn handle_link_down(&mut self, now: Instant, node: NodeId) {
-        self.target.drop_read_ahead(node);
         self.mesh.handle_link_down(now, node);
         self.run(now);
     }
@@ -465,10 +468,6 @@ impl Adaptor {
                 Wanted::Discard(origin) => self.master.discard(origin),
                 // The flow's window is the buffer's bound, so that it is never full.
                 Wanted::Request(request) => {
-                    // What it writes here may tell of what is new there.
-                    if request.kind.direction() == Direction::Write {
-                        self.target.drop_read_ahead(request.origin.node);
-                    }
                     let _ = self.master.push(request);
                 }
             }
@@ -487,9 +486,8 @@ impl Adaptor {
             self.completions.push_back(completion);
         }
         while let Some(event) = self.mesh.poll_event() {
-            if let Event::LinkUp(node, _) | Event::LinkDown(node) | Event::PeerRestarted(node, _) = event {
+            if let Event::LinkUp(..) | Event::LinkDown(_) | Event::PeerRestarted(..) = event {
                 self.function.raise(events::LINK);
-                self.target.drop_read_ahead(node);
             }
             self.events.push_back(event);
         }

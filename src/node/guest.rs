@@ -15,6 +15,7 @@ use crate::adaptor::pci::msix::VECTORS;
 use crate::adaptor::{Adaptor, Busy, Completion, Instant, LoadTag, MemoryView, Region};
 use crate::event_loop::Turn;
 use crate::poller::{Interest, Poller, Report, Token};
+use crate::reaper;
 use crate::vfio::{
     Connection, DeviceShape, DmaDone, DmaKind, GuestMemory, Intake, Interrupts, ReplyToken, Request, Sharing,
     sharing_in,
@@ -144,7 +145,16 @@ impl Guest {
                 Some(request) => {
                     progress = true;
                     self.stirred = true;
+                    // What takes long is done once in a turn.
+                    let is_long = matches!(
+                        request,
+                        Request::DmaMap { .. } | Request::DmaUnmap { .. } | Request::Reset { .. }
+                    );
+                    let life = adaptor.incarnation();
                     self.handle(now, adaptor, request);
+                    if is_long || adaptor.incarnation() != life {
+                        return Ok(Turn::Cut);
+                    }
                     if !matches!(self.waiting, Waiting::Nothing) {
                         return Ok(Turn::Done);
                     }
@@ -289,7 +299,9 @@ impl Guest {
         let kind = match operation {
             MemoryOperation::Read { .. } => DmaKind::Read(segment.len),
             MemoryOperation::Write { data, .. } => DmaKind::Write(data.clone()),
-            MemoryOperation::Transfer { .. } | MemoryOperation::Atomic { .. } => {
+            MemoryOperation::Touch { .. }
+            | MemoryOperation::Transfer { .. }
+            | MemoryOperation::Atomic { .. } => {
                 return Some(Err(MemoryFault::Refused));
             }
         };
@@ -353,21 +365,30 @@ impl Guest {
         Ok(progress)
     }
 
-    /// The guest is gone: its interrupts are no longer connected, and its memory is let go. Returns operations on its bus that have
+    /// The guest is gone: its interrupts are no longer connected, and its memory is not reached any more; the kernel takes it back while
+    /// the loop goes on. Returns operations on its bus that have
     /// ended by that, to be handed in after the core's reset: until then it would take them for not executed.
-    pub fn end(mut self, adaptor: &mut Adaptor) -> Vec<(OperationId, MemoryResult)> {
+    pub fn end(mut self, adaptor: &mut Adaptor, poller: &Poller) -> Vec<(OperationId, MemoryResult)> {
         self.interrupts.disconnect_all();
         self.tell_vectors(adaptor);
         adaptor.handle_memory_view(MemoryView::Unknown);
         self.connection.fail_dma();
-        core::iter::from_fn(|| self.poll_done()).collect()
+        let ended = core::iter::from_fn(|| self.poll_done()).collect();
+        self.connection.close();
+        if let Err(error) = poller.remove(&self.connection) {
+            log::error!("{}can't leave a guest: {error}", self.label);
+        }
+        // What was received, and what was not, may hold the last reference to the guest's memory, too.
+        reaper::release((self.memory, self.connection));
+        ended
     }
 }
 
+/// The machine cuts an access of several bytes as its devices want it, and of those parts some may have been done.
 fn result_of(done: DmaDone) -> (OperationId, MemoryResult) {
     let result = done.result.map_err(|error| {
         log::debug!("an access to a device of the guest's bus failed: {error}");
-        MemoryFault::Refused
+        if done.len > 1 { MemoryFault::Partial } else { MemoryFault::Refused }
     });
     (done.operation, result)
 }

@@ -7,6 +7,8 @@ mod bus;
 mod buses;
 mod chaos;
 mod engine;
+mod fairness;
+mod giving_back;
 mod guest;
 mod hosted;
 mod hostile;

@@ -113,7 +113,10 @@ pub enum Error {
         length: u64,
     },
     /// An operation of the DMA engine failed.
-    #[error("{} of {length} bytes at {place} failed{}: {}", opcode_name(*opcode), partly(*done), worse(*status))]
+    #[error(
+        "{} of {length} bytes at {place} failed{}: {}{}",
+        opcode_name(*opcode), partly(*done), worse(*status), rest(*status, *cause)
+    )]
     Operation {
         /// What it was.
         opcode: Opcode,
@@ -125,6 +128,8 @@ pub enum Error {
         done: u64,
         /// What its completion says.
         status: Status,
+        /// Why the first part that was not executed was not.
+        cause: Code,
     },
     /// No entry of the rings is free.
     #[error("the queue has {entries} operations under way, and no more room: take completions first")]
@@ -182,6 +187,11 @@ fn worse(status: Status) -> Code {
     if status.write().is_ok() { status.read() } else { status.write() }
 }
 
+/// What became of the part behind the one that was executed.
+fn rest(status: Status, cause: Code) -> String {
+    if worse(status) == cause { String::new() } else { format!("; the rest: {cause}") }
+}
+
 impl Error {
     /// A failed call, explained by its errno.
     pub(crate) fn call(kind: CallKind, what: impl Into<String>, source: io::Error) -> Self {
@@ -212,7 +222,6 @@ pub(crate) enum CallKind {
     Range,
     Failed,
     Spaces,
-    ReadAhead,
     Inventory,
     Reset,
     Map,
@@ -227,7 +236,7 @@ impl CallKind {
     fn explain(self, errno: Option<i32>) -> &'static str {
         use CallKind::{
             Deregister, Export, ExportBar, ExportKey, Failed, Inventory, Listen, Map, Node, OverflowAck,
-            Queue, Range, ReadAhead, Register, Reset, Spaces, Unexport, UnexportBar,
+            Queue, Range, Register, Reset, Spaces, Unexport, UnexportBar,
         };
         match (self, errno.unwrap_or(0)) {
             (_, libc::ENODEV) => "the adaptor was removed",
@@ -299,10 +308,9 @@ impl CallKind {
             (Node | OverflowAck, libc::EINVAL) => "node ids go from 0 to 255",
             (Range, libc::EINVAL) => "the range has to go from a place to one that is not before it",
             (Range, libc::ENXIO) => "no byte of it is in the window of a node of this adaptor",
-            (Range | Failed | Spaces | ReadAhead | Inventory, libc::EOPNOTSUPP) => {
+            (Range | Failed | Spaces | Inventory, libc::EOPNOTSUPP) => {
                 "the adaptor is older than version 1.1 of the device, which has this"
             }
-            (ReadAhead, libc::EPERM) => "only root may change what the loads of all programs bring",
             (Reset, libc::EPERM) => "only root may reset the adaptor",
             _ => "the module refused",
         }

@@ -100,7 +100,7 @@ use AtReset::{Assigned, Configured, New, Value};
 
 registers! {
     Magic "MAGIC" at 0x0000, 32 bits, ReadOnly, Value(0x4d44_5241);
-    Version "VERSION" at 0x0004, 32 bits, ReadOnly, Value(0x0001_0001);
+    Version "VERSION" at 0x0004, 32 bits, ReadOnly, Value(0x0001_0002);
     Status "STATUS" at 0x0008, 32 bits, ReadOnly, Value(1);
     NodeId "NODE_ID" at 0x000c, 32 bits, ReadOnly, Configured;
     NodeCount "NODE_COUNT" at 0x0010, 32 bits, ReadOnly, Configured;
@@ -119,9 +119,7 @@ registers! {
     CommandResult "COMMAND_RESULT" at 0x0058, 64 bits, ReadOnly, Value(0);
     OverflowAck "OVERFLOW_ACK" at 0x0060, 32 bits, WriteOnly, Value(0);
     ErrorCount "ERROR_COUNT" at 0x0064, 32 bits, ReadOnly, Value(0);
-    LogSelect "LOG_SELECT" at 0x0068, 32 bits, ReadWrite, Value(0);
-    TwbLog "TWB_LOG" at 0x006c, 32 bits, ReadOnly, Value(0);
-    TfbLog "TFB_LOG" at 0x0070, 32 bits, ReadOnly, Value(0);
+    LateLeases "LATE_LEASES" at 0x0078, 64 bits, ReadOnly, Value(0);
     Stores "STORES" at 0x0080, 64 bits, ReadOnly, Value(0);
     Loads "LOADS" at 0x0088, 64 bits, ReadOnly, Value(0);
     Checks "CHECKS" at 0x0090, 64 bits, ReadOnly, Value(0);
@@ -129,7 +127,7 @@ registers! {
     ServedWrites "SERVED_WRITES" at 0x00a0, 64 bits, ReadOnly, Value(0);
     ServedReads "SERVED_READS" at 0x00a8, 64 bits, ReadOnly, Value(0);
     Refused "REFUSED" at 0x00b0, 64 bits, ReadOnly, Value(0);
-    LateLeases "LATE_LEASES" at 0x00b8, 64 bits, ReadOnly, Value(0);
+    FailedOperations "FAILED_OPERATIONS" at 0x00b8, 64 bits, ReadOnly, Value(0);
     RegisterBase "REGISTER_BASE" at 0x00c0, 64 bits, ReadOnly, Assigned;
     RegisterExtent "REGISTER_EXTENT" at 0x00c8, 64 bits, ReadOnly, Value(0x1_0000);
     IoBase "IO_BASE" at 0x00d0, 64 bits, ReadOnly, Assigned;
@@ -146,11 +144,6 @@ registers! {
     FailedBlock "FAILED_BLOCK" at 0x0120, 64 bits, ReadOnly, Value(0xffff_ffff_ffff_ffff);
     FailedPop "FAILED_POP" at 0x0128, 32 bits, WriteOnly, Value(0);
     FailedCount "FAILED_COUNT" at 0x0130, 32 bits, ReadOnly, Value(0);
-    ReadAheadTime "READ_AHEAD_TIME" at 0x0138, 32 bits, ReadWrite, Value(1000);
-    ReadAhead0 "READ_AHEAD_0" at 0x0140, 64 bits, ReadWrite, Value(0);
-    ReadAhead1 "READ_AHEAD_1" at 0x0148, 64 bits, ReadWrite, Value(0);
-    ReadAhead2 "READ_AHEAD_2" at 0x0150, 64 bits, ReadWrite, Value(0);
-    ReadAhead3 "READ_AHEAD_3" at 0x0158, 64 bits, ReadWrite, Value(0);
     MessageInfo "MESSAGE_INFO" at 0x0180, 32 bits, ReadOnly, Value(0);
     MessageCount "MESSAGE_COUNT" at 0x0184, 32 bits, ReadOnly, Value(0);
     MessageData "MESSAGE_DATA" at 0x0188, 64 bits, ReadOnly, Value(0);
