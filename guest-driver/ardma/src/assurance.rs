@@ -1,11 +1,10 @@
 //! Assurance beyond the check of a block: ranges, the blocks that failed, where the spaces lie, and reading ahead.
 
 use crate::abi::{self, ADDRESS_IO, ADDRESS_NODE_SHIFT};
-use crate::adaptor::{Adaptor, ask};
+use crate::adaptor::Adaptor;
 use crate::error::{CallKind, Error};
 use crate::place::{Nodes, Place, Space};
 use crate::status::Status;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 pub use crate::abi::Spaces;
@@ -45,7 +44,7 @@ impl Adaptor {
     /// [`Error::Call`] where `last` is before `first` or in the other space, or neither is in a window of any node.
     pub fn check_range(&self, first: Place, last: Place) -> Result<Status, Error> {
         let mut range = abi::Range { first: address(first), last: address(last), ..abi::Range::default() };
-        ask(self.as_fd(), &mut range).map_err(|source| {
+        self.device().ask(&mut range).map_err(|source| {
             Error::call(CallKind::Range, format!("asking about the range from {first} to {last}"), source)
         })?;
         Ok(Status::from_bits(range.status))
@@ -61,7 +60,7 @@ impl Adaptor {
     /// [`Error::Call`] where the adaptor is gone.
     pub fn next_failed(&self) -> Result<Option<FailedBlock>, Error> {
         let mut failed = abi::Failed::default();
-        match ask(self.as_fd(), &mut failed) {
+        match self.device().ask(&mut failed) {
             Ok(()) => Ok(Some(FailedBlock::new(&failed))),
             Err(source) if source.raw_os_error() == Some(libc::ENOENT) => Ok(None),
             Err(source) => Err(Error::call(CallKind::Failed, "asking for failed blocks", source)),
@@ -74,7 +73,7 @@ impl Adaptor {
     /// [`Error::Call`] where the adaptor is gone.
     pub fn spaces(&self) -> Result<Spaces, Error> {
         let mut spaces = Spaces::default();
-        ask(self.as_fd(), &mut spaces)
+        self.device().ask(&mut spaces)
             .map_err(|source| Error::call(CallKind::Spaces, "asking where the spaces lie", source))?;
         Ok(spaces)
     }
@@ -85,7 +84,7 @@ impl Adaptor {
     /// [`Error::Call`] where the adaptor is gone.
     pub fn read_ahead(&self) -> Result<(Nodes, Duration), Error> {
         let mut argument = abi::ReadAhead::default();
-        ask(self.as_fd(), &mut argument)
+        self.device().ask(&mut argument)
             .map_err(|source| Error::call(CallKind::ReadAhead, "asking for read-ahead", source))?;
         Ok((Nodes::from_words(argument.nodes), Duration::from_micros(argument.time_us.into())))
     }
@@ -98,7 +97,7 @@ impl Adaptor {
     pub fn set_read_ahead(&self, nodes: Nodes, time: Duration) -> Result<(), Error> {
         let time_us = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
         let mut argument = abi::ReadAhead { nodes: nodes.words(), time_us, set: 1 };
-        ask(self.as_fd(), &mut argument)
+        self.device().ask(&mut argument)
             .map_err(|source| Error::call(CallKind::ReadAhead, "setting read-ahead", source))
     }
 }

@@ -154,6 +154,11 @@ pub enum Error {
         /// The place.
         place: Place,
     },
+    /// The handle is another process's.
+    #[error(
+        "this was made before fork(2) by the parent process: a child opens the adaptor and makes what it needs itself"
+    )]
+    Forked,
     /// A file could not be read or written.
     #[error("cannot read or write the file: {0}")]
     File(io::Error),
@@ -192,6 +197,7 @@ impl Error {
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Call { source, .. } | Self::Open { source, .. } => source.raw_os_error(),
+            Self::Forked => Some(libc::ECHILD),
             _ => None,
         }
     }
@@ -233,6 +239,13 @@ impl CallKind {
             (_, libc::ENODEV) => "the adaptor was removed",
             (_, libc::EIO) => "the adaptor does not answer; a reset may help",
             (_, libc::ETIMEDOUT) => "the adaptor did not answer in time; whether it was done is unknown",
+            (_, libc::ECHILD) => {
+                "the file was opened before fork(2) by the parent process: a child opens the adaptor itself"
+            }
+            (_, libc::EDQUOT) => {
+                "more windows, keys, queues or doorbells than one user may have (the module's parameter user_share)"
+            }
+            (_, libc::EINTR) => "the process was killed meanwhile",
             (_, libc::ENOTTY) => "the loaded module does not know this call; is it older than this program?",
             (Export(Space::Io), libc::EINVAL) => {
                 "in the I/O space offset and size must be multiples of 4096, between 0x1000 and 0x10000, with at least one right and one node"
@@ -304,6 +317,9 @@ impl CallKind {
             }
             (ReadAhead, libc::EPERM) => "only root may change what the loads of all programs bring",
             (Reset, libc::EPERM) => "only root may reset the adaptor",
+            (_, libc::ESTALE) => {
+                "the adaptor was disabled, or is another one than it was: ardma reset, or unbinding and binding its driver, brings it back"
+            }
             _ => "the module refused",
         }
     }

@@ -103,7 +103,7 @@ impl<'a> Transfer<'a> {
             attempts = attempts.saturating_add(1);
             let resets = self.adaptor.resets()?;
             access()?;
-            let status = self.window.check(part.offset)?;
+            let status = self.adaptor.believe(self.window.check(part.offset)?)?;
             if self.adaptor.resets()? != resets {
                 self.counts.failed = self.counts.failed.saturating_add(1);
                 return Err(Error::Reset { direction, place, length: part.length });

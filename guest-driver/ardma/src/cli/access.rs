@@ -166,6 +166,7 @@ fn report(
     for part in window.blocks(0, window.length()) {
         let status =
             if what == What::Peek { window.peek(part.offset)? } else { window.check(part.offset)? };
+        let status = adaptor.believe(status)?;
         if let What::Access(direction) = what
             && adaptor.resets()? != resets
         {
