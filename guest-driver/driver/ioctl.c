@@ -20,7 +20,6 @@ union ardma_argument {
 	struct ardma_range range;
 	struct ardma_failed failed;
 	struct ardma_spaces spaces;
-	struct ardma_read_ahead read_ahead;
 	struct ardma_listen listen;
 	struct ardma_register reg;
 	struct ardma_deregister deregister;
@@ -173,11 +172,6 @@ static int ardma_call_spaces(struct ardma_file *file, union ardma_argument *argu
 	return ardma_spaces(file->adaptor, &argument->spaces);
 }
 
-static int ardma_call_read_ahead(struct ardma_file *file, union ardma_argument *argument)
-{
-	return ardma_read_ahead(file->adaptor, &argument->read_ahead);
-}
-
 static int ardma_call_listen(struct ardma_file *file, union ardma_argument *argument)
 {
 	return ardma_listen(file, &argument->listen);
@@ -266,7 +260,6 @@ static const struct ardma_call {
 	ARDMA_CALL(RANGE, ardma_call_range, 0),
 	ARDMA_CALL(FAILED, ardma_call_failed, 0),
 	ARDMA_CALL(SPACES, ardma_call_spaces, 0),
-	ARDMA_CALL(READ_AHEAD, ardma_call_read_ahead, ARDMA_CALL_WRITES),
 	ARDMA_CALL(REGISTER, ardma_call_register, ARDMA_CALL_WRITES),
 	ARDMA_CALL(DEREGISTER, ardma_call_deregister, ARDMA_CALL_WRITES),
 	ARDMA_CALL(CREATE_QUEUE, ardma_call_create_queue, ARDMA_CALL_WRITES),
