@@ -218,28 +218,21 @@ static int ardma_grant_make(struct ardma_adaptor *adaptor, struct ardma_grant *g
 	if (ret)
 		goto err_release;
 	ret = ardma_grant_map(adaptor, grant);
-	if (ret)
-		goto err_leave;
-	if (mutex_lock_killable(&adaptor->command_lock)) {
+	if (!ret && mutex_lock_killable(&adaptor->command_lock))
 		ret = -EINTR;
-		goto err_leave;
-	}
+	if (ret)
+		goto err_unmap;
 	ardma_command_reap(adaptor);
 	ret = ardma_grant_check(adaptor, grant);
-	if (ret)
-		goto err_unlock;
-	ret = ardma_grant_command(adaptor, grant, offset);
-	ardma_command_leave(adaptor);
-	return ret;
-
-err_unlock:
+	if (!ret) {
+		ret = ardma_grant_command(adaptor, grant, offset);
+		ardma_command_leave(adaptor);
+		return ret;
+	}
 	mutex_unlock(&adaptor->command_lock);
-err_leave:
-	ardma_grant_release(adaptor, grant);
-	ardma_grant_free(grant);
+err_unmap:
+	ardma_grant_unmap(adaptor, grant, false);
 	ardma_leave(adaptor);
-	return ret;
-
 err_release:
 	ardma_grant_release(adaptor, grant);
 	ardma_grant_free(grant);
@@ -457,8 +450,8 @@ int ardma_window_info(struct ardma_file *file, struct ardma_window *window)
 }
 
 /*
- * Removes one window of this file, which is being closed, or (NULL) one that is nobody's. 1: it is
- * removed, or was the file's and is nobody's now; 0: there is none; an error: it is still nobody's.
+ * Removes one window of this file, which is being closed, or (NULL) one that is nobody's. 0: there
+ * is none; 1: it is removed; 2: it was the file's, and is nobody's now; an error: it is nobody's still.
  */
 int ardma_grants_withdraw(struct ardma_adaptor *adaptor, struct ardma_file *file)
 {
@@ -474,7 +467,7 @@ int ardma_grants_withdraw(struct ardma_adaptor *adaptor, struct ardma_file *file
 			ret = ardma_grant_withdraw(adaptor, grant);
 		grant->file = NULL;
 		if (!grant->lost)
-			return file ? 1 : ret;
+			return file ? 2 : ret;
 		ardma_grant_drop(grant);
 		return 1;
 	}

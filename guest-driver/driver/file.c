@@ -75,6 +75,7 @@ static void ardma_domain_free(struct ardma_file *file)
 static void ardma_give_back(struct ardma_file *file)
 {
 	struct ardma_adaptor *adaptor = file->adaptor;
+	bool left = false;
 	int more = 1;
 
 	/* Removal has forgotten all of it. */
@@ -82,11 +83,13 @@ static void ardma_give_back(struct ardma_file *file)
 		more = ardma_grants_withdraw(adaptor, file) ?:
 		       ardma_queues_withdraw(adaptor, file) ?:
 		       ardma_registrations_withdraw(adaptor, file);
+		left |= more == 2;
 		ardma_command_leave(adaptor);
 		cond_resched();
 	}
 	/* Where an answer is missing, until it is there, or the function was reset. */
-	ardma_settle(adaptor);
+	if (left)
+		ardma_settle(adaptor);
 }
 
 /* Comes when the last descriptor and the last mapping of this open file are gone. */
@@ -118,7 +121,7 @@ static __poll_t ardma_poll(struct file *filp, struct poll_table_struct *table)
 	events = ardma_pending_events(file, false);
 	if (events)
 		mask |= EPOLLIN | EPOLLRDNORM;
-	if (events & (ARDMA_EVENT_ERROR | ARDMA_EVENT_RESET | ARDMA_EVENT_FAILED))
+	if (events & (ARDMA_EVENT_ERROR | ARDMA_EVENT_RESET | ARDMA_EVENT_FAILED | ARDMA_EVENT_ACK))
 		mask |= EPOLLPRI;
 	return mask;
 }

@@ -48,12 +48,10 @@ int ardma_verify(struct ardma_adaptor *adaptor)
 {
 	struct pci_dev *pdev = adaptor->pdev;
 	enum ardma_health health;
-	u16 vendor;
 
 	if (likely(ardma_read64(adaptor, ARDMA_REG_INCARNATION) == adaptor->incarnation))
 		return ardma_health_errno(adaptor);
-	pci_read_config_word(pdev, PCI_VENDOR_ID, &vendor);
-	health = vendor == pdev->vendor ? ARDMA_STALE : ARDMA_SILENT;
+	health = pci_device_is_present(pdev) ? ARDMA_STALE : ARDMA_SILENT;
 	if (cmpxchg(&adaptor->health, ARDMA_WELL, health) == ARDMA_WELL) {
 		if (health == ARDMA_STALE) {
 			dev_err(&pdev->dev,
@@ -78,12 +76,10 @@ void ardma_config_keep(struct ardma_adaptor *adaptor)
 void ardma_config_restore(struct ardma_adaptor *adaptor)
 {
 	struct pci_dev *pdev = adaptor->pdev;
-	u16 vendor;
 
 	if (ardma_answers(adaptor) || !adaptor->config)
 		return;
-	pci_read_config_word(pdev, PCI_VENDOR_ID, &vendor);
-	if (vendor == pdev->vendor && !pci_load_saved_state(pdev, adaptor->config))
+	if (pci_device_is_present(pdev) && !pci_load_saved_state(pdev, adaptor->config))
 		pci_restore_state(pdev);
 }
 

@@ -125,6 +125,8 @@ static int ardma_call_overflow_ack(struct ardma_file *file, union ardma_argument
 	ret = ardma_enter(adaptor);
 	if (ret)
 		return ret;
+	/* Before any check can miss what the overflow would have told. */
+	ardma_announce(adaptor, ARDMA_EVENT_ACK);
 	ardma_write32(adaptor, ARDMA_REG_OVERFLOW_ACK, argument->overflow_ack.node);
 	ret = ardma_verify(adaptor);
 	ardma_leave(adaptor);
@@ -149,8 +151,11 @@ static int ardma_call_reset(struct ardma_file *file, union ardma_argument *argum
 		return -EPERM;
 	/* Removal runs under this lock too: the function is ours for as long as we hold it. */
 	pci_dev_lock(adaptor->pdev);
+	/* The kernel would wait for a function that is not there, for a minute. */
 	if (!adaptor->gone)
-		ret = pci_reset_function_locked(adaptor->pdev);
+		ret = pci_device_is_present(adaptor->pdev) ?
+			      pci_reset_function_locked(adaptor->pdev) :
+			      -EIO;
 	if (!ret)
 		ret = ardma_health_errno(adaptor);
 	pci_dev_unlock(adaptor->pdev);

@@ -296,7 +296,7 @@ int ardma_queues_withdraw(struct ardma_adaptor *adaptor, struct ardma_file *file
 			ret = ardma_queue_withdraw(adaptor, queue);
 		queue->file = NULL;
 		if (!queue->lost)
-			return file ? 1 : ret;
+			return file ? 2 : ret;
 		ardma_queue_drop(queue);
 		return 1;
 	}

@@ -95,23 +95,19 @@ static int ardma_registration_make(struct ardma_adaptor *adaptor,
 	if (!ret && mutex_lock_killable(&adaptor->command_lock))
 		ret = -EINTR;
 	if (ret)
-		goto err_leave;
+		goto err_unmap;
 	ardma_command_reap(adaptor);
 	ret = ardma_account_check(registration->file->account->keys, 1, ARDMA_KEYS);
-	if (ret)
-		goto err_unlock;
-	ret = ardma_registration_command(adaptor, registration, key);
-	ardma_command_leave(adaptor);
-	return ret;
-
-err_unlock:
+	if (!ret) {
+		ret = ardma_registration_command(adaptor, registration, key);
+		ardma_command_leave(adaptor);
+		return ret;
+	}
 	mutex_unlock(&adaptor->command_lock);
-err_leave:
-	ardma_registration_release(adaptor, registration);
-	kfree(registration);
+err_unmap:
+	ardma_run_list_destroy(adaptor, &registration->list, false);
+	ardma_memory_unmap(adaptor, &registration->memory);
 	ardma_leave(adaptor);
-	return ret;
-
 err_release:
 	ardma_registration_release(adaptor, registration);
 	kfree(registration);
@@ -218,7 +214,7 @@ int ardma_registrations_withdraw(struct ardma_adaptor *adaptor, struct ardma_fil
 			ret = ardma_registration_withdraw(adaptor, registration);
 		registration->file = NULL;
 		if (!registration->lost)
-			return file ? 1 : ret;
+			return file ? 2 : ret;
 		ardma_registration_drop(registration);
 		return 1;
 	}

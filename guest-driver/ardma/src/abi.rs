@@ -46,6 +46,8 @@ pub const EVENT_LINK: u32 = 1 << 0;
 pub const EVENT_ERROR: u32 = 1 << 1;
 /// Event: what is known about shared memory changed.
 pub const EVENT_MEMORY: u32 = 1 << 3;
+/// Event: a program acknowledged a node's log overflow.
+pub const EVENT_ACK: u32 = 1 << 2;
 /// Event: the adaptor was reset; windows and errors are lost.
 pub const EVENT_RESET: u32 = 1 << 4;
 /// Event: [`STATUS_DUPLICATE_ID`] changed.

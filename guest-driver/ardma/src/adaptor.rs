@@ -39,6 +39,8 @@ struct Taken {
     events: u32,
     /// How many resets were seen, wrapping.
     resets: u32,
+    /// How many of them, and of acknowledged overflows, were seen, wrapping.
+    lapses: u32,
     /// The file is no adaptor's, and has no events.
     #[cfg(test)]
     silent: bool,
@@ -86,6 +88,8 @@ impl Taken {
     fn note(&mut self, events: u32) {
         self.events |= events;
         self.resets = self.resets.wrapping_add(u32::from(events & abi::EVENT_RESET != 0));
+        let lapsed = events & (abi::EVENT_RESET | abi::EVENT_ACK) != 0;
+        self.lapses = self.lapses.wrapping_add(u32::from(lapsed));
     }
 }
 
@@ -296,8 +300,17 @@ impl Adaptor {
         self.collect(|taken| std::mem::take(&mut taken.events))
     }
 
-    /// How many resets of the adaptor were seen since the file was opened, wrapping. A reset drops stores and errors: a
-    /// check answers for earlier accesses only where this number is after it what it was before them.
+    /// How often errors that were not checked were dropped since the file was opened, wrapping: by a reset of the adaptor,
+    /// or because a program acknowledged a log overflow. A check answers for earlier accesses only where this number is
+    /// after it what it was before them.
+    ///
+    /// # Errors
+    /// [`Error::Call`] where the adaptor is gone.
+    pub fn lapses(&self) -> Result<u32, Error> {
+        self.collect(|taken| taken.lapses)
+    }
+
+    /// How many resets of the adaptor were seen since the file was opened, wrapping. A reset ends queues.
     ///
     /// # Errors
     /// [`Error::Call`] where the adaptor is gone.

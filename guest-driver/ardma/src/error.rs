@@ -100,9 +100,10 @@ pub enum Error {
         /// How often it was tried.
         attempts: u32,
     },
-    /// The adaptor was reset between an access and its check, which then says nothing about the access.
+    /// The adaptor was reset, or a program acknowledged a log overflow, between an access and its check, which then says
+    /// nothing about the access.
     #[error(
-        "{direction} of {length} bytes at {place}: outcome unknown: this node's adaptor was reset meanwhile"
+        "{direction} of {length} bytes at {place}: outcome unknown: this node's adaptor was reset, or a log overflow was acknowledged, meanwhile"
     )]
     Reset {
         /// Which way the data went.
