@@ -144,6 +144,10 @@ impl Adaptor {
     /// # Errors
     /// [`Error::Call`] where the adaptor does not answer, was disabled, or is another one.
     pub fn believe(&self, status: Status) -> Result<Status, Error> {
+        #[cfg(test)]
+        if self.taken.lock().unwrap_or_else(PoisonError::into_inner).silent {
+            return Ok(status);
+        }
         if status.bits() == u32::MAX {
             self.info()?;
         }

@@ -72,7 +72,8 @@ impl Adaptor {
     /// [`Error::Call`] where the adaptor is gone.
     pub fn spaces(&self) -> Result<Spaces, Error> {
         let mut spaces = Spaces::default();
-        self.device().ask(&mut spaces)
+        self.device()
+            .ask(&mut spaces)
             .map_err(|source| Error::call(CallKind::Spaces, "asking where the spaces lie", source))?;
         Ok(spaces)
     }

@@ -64,7 +64,12 @@ pub struct BarExport {
 }
 
 impl BarExport {
-    pub(crate) fn new(file: Arc<Device>, node: u32, bar: &Bar, options: &ExportOptions) -> Result<Self, Error> {
+    pub(crate) fn new(
+        file: Arc<Device>,
+        node: u32,
+        bar: &Bar,
+        options: &ExportOptions,
+    ) -> Result<Self, Error> {
         let mut argument = abi::ExportBar {
             domain: bar.function.domain,
             function: bar.function.number,

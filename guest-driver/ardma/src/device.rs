@@ -110,7 +110,10 @@ impl Device {
     }
 
     /// A call that touches no memory but its argument.
-    pub(crate) fn ask<T: abi::Argument + crate::adaptor::Question>(&self, argument: &mut T) -> io::Result<()> {
+    pub(crate) fn ask<T: abi::Argument + crate::adaptor::Question>(
+        &self,
+        argument: &mut T,
+    ) -> io::Result<()> {
         // SAFETY: only calls that are no `Question` have a condition.
         unsafe { self.call(argument) }
     }

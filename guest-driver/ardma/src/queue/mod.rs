@@ -195,7 +195,19 @@ impl Queue {
     ) -> Self {
         let under_way = VecDeque::with_capacity(rings.layout().entries as usize);
         let (adaptor, options) = (adaptor.clone(), *options);
-        Self { adaptor, handle, event, options, resets, posted: 0, taken: 0, looks: 0, quiet: None, under_way, rings }
+        Self {
+            adaptor,
+            handle,
+            event,
+            options,
+            resets,
+            posted: 0,
+            taken: 0,
+            looks: 0,
+            quiet: None,
+            under_way,
+            rings,
+        }
     }
 
     /// Operations whose completion was not taken yet.

@@ -59,8 +59,9 @@ fn pair() -> (Queue, Played) {
     let layout = Layout::new(2, 2);
     let memory = Registered::pretend(1, Memory::new(layout.length).unwrap());
     let doorbell = crate::remote_tests::file(PAGE);
-    let mapping =
-        Mapping::device(doorbell.as_fd(), 0, PAGE as usize, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+    let mapping = Mapping::device(doorbell.as_fd(), 0, PAGE as usize, libc::PROT_READ | libc::PROT_WRITE)
+        .and_then(Mapping::not_for_children)
+        .unwrap();
     let rings = Rings::new(layout, memory.clone(), mapping);
     let queue = Queue::over(&adaptor, None, None, &QueueOptions::default(), 0, rings);
     (queue, Played { rings: memory, doorbell, layout, seen: 0 })
