@@ -123,6 +123,7 @@ struct ardma_adaptor {
 	struct rw_semaphore gate;
 	bool gone;		/* written under the gate; once true, always true */
 	u64 incarnation;	/* the last one seen; written under the gate */
+	u32 session;		/* the number with which checks are answered; written under the gate */
 	enum ardma_health health; /* worse: at any time; better: by a new incarnation only */
 	struct pci_saved_state *config; /* configuration space, as probe left it */
 

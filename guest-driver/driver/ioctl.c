@@ -62,6 +62,7 @@ static int ardma_call_info(struct ardma_file *file, union ardma_argument *argume
 	info->refused = ardma_read64(adaptor, ARDMA_REG_REFUSED);
 	info->messages_received = ardma_read64(adaptor, ARDMA_REG_MESSAGES_RECEIVED);
 	info->message_overflows = ardma_read32(adaptor, ARDMA_REG_MESSAGE_OVERFLOWS);
+	info->session = adaptor->session;
 	/* Last, as what was read before is worth nothing where this is not right. */
 	ret = ardma_verify(adaptor);
 	ardma_leave(adaptor);

@@ -228,8 +228,10 @@ arguments! {
         messages_received: u64,
         /// Other nodes' messages refused because there was no room.
         message_overflows: u64,
+        /// In bits 63 to 32 of checks of 8 bytes; 0 where the adaptor has none.
+        session: u32,
         /// 0.
-        reserved: u64,
+        reserved: u32,
     }
 
     /// One node as this adaptor sees it.

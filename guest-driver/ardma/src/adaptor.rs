@@ -16,6 +16,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ pub const DEFAULT_DEVICE: &str = "/dev/ardma0";
 pub struct Adaptor {
     file: Arc<Device>,
     info: Info,
+    /// The number with which the adaptor answers checks: another one after each reset.
+    session: Arc<AtomicU32>,
     taken: Arc<Mutex<Taken>>,
 }
 
@@ -111,14 +114,16 @@ impl Adaptor {
         if info.abi_version != abi::VERSION {
             return Err(Error::Version { module: info.abi_version, own: abi::VERSION });
         }
-        Ok(Self { file: Arc::new(file), info, taken: Arc::default() })
+        let session = Arc::new(AtomicU32::new(info.session));
+        Ok(Self { file: Arc::new(file), info, session, taken: Arc::default() })
     }
 
     /// An adaptor whose spaces are those of a file, which knows none of the calls.
     #[cfg(test)]
     pub(crate) fn on_file(file: File, info: Info) -> Self {
         let taken = Taken { silent: true, ..Taken::default() };
-        Self { file: Arc::new(Device::new(file).unwrap()), info, taken: Arc::new(Mutex::new(taken)) }
+        let (file, session) = (Arc::new(Device::new(file).unwrap()), Arc::default());
+        Self { file, info, session, taken: Arc::new(Mutex::new(taken)) }
     }
 
     /// As if the adaptor had been reset now.
@@ -136,10 +141,11 @@ impl Adaptor {
         self.file
             .ask(&mut info)
             .map_err(|source| Error::call(CallKind::Info, "asking for the adaptor", source))?;
+        self.session.store(info.session, Ordering::Relaxed);
         Ok(info)
     }
 
-    /// Asks where a status is all-ones, which no check of a working adaptor answers.
+    /// Asks the adaptor where a status is all-ones, which says that none has answered the check.
     ///
     /// # Errors
     /// [`Error::Call`] where the adaptor does not answer, was disabled, or is another one.
@@ -264,7 +270,7 @@ impl Adaptor {
     /// them is not asked: a check tells.
     pub fn map(&self, place: Place, length: u64) -> Result<RemoteWindow, Error> {
         self.file.verify()?;
-        RemoteWindow::new(self.as_fd(), &self.info, place, length)
+        RemoteWindow::new(self.as_fd(), &self.info, Arc::clone(&self.session), place, length)
     }
 
     /// The doorbells of another node, to be rung.
@@ -334,6 +340,10 @@ impl Adaptor {
             .ask(&mut events)
             .map_err(|source| Error::call(CallKind::Events, "asking for events", source))?;
         taken.note(events.events);
+        if events.events & abi::EVENT_RESET != 0 {
+            // Checks are answered in another session from now on. Where the adaptor does not answer they tell.
+            drop(self.info());
+        }
         Ok(answer(&mut taken))
     }
 

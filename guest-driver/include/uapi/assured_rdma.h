@@ -48,7 +48,9 @@
  * these (EACCES). A mapping lies in one node's window (ENXIO), is MAP_SHARED and not executable
  * (EINVAL). All are uncached: each load and store reaches the adaptor as it was issued.
  * Use loads and stores of 1, 2, 4 or 8 bytes that are volatile; a load from an assurance space clears
- * what it returns, one from its peek alias does not. After the adaptor's removal an access to a
+ * what it returns, one from its peek alias does not. Check by loads of 8 bytes: only where bits 63 to 32
+ * are ardma_info.session it was this adaptor that answered, and bits 31 to 0 are its status word. A machine
+ * may answer loads by 0 where the adaptor was disabled or replaced. Each reset begins another session. After the adaptor's removal an access to a
  * mapping raises SIGBUS.
  */
 #define ARDMA_ADDR_IO		(1ULL << 56)
@@ -115,7 +117,8 @@ struct ardma_info {
 	__u64 io_window_size;	/* bytes in each node's window of the I/O space */
 	__u64 messages_received; /* other nodes' messages taken in, since the reset */
 	__u64 message_overflows; /* and refused, because there was no room */
-	__u64 reserved;		/* zero */
+	__u32 session;		/* in bits 63 to 32 of checks of 8 bytes; 0 where the adaptor has none */
+	__u32 reserved;		/* zero */
 };
 
 /* Bits of ardma_node.state. */
