@@ -179,13 +179,14 @@ fn read_only(context: &Context) -> Verdict {
         unsafe {
             match libc::mmap(ptr::null_mut(), page, libc::PROT_READ, flags, file.as_raw_fd(), address) {
                 libc::MAP_FAILED => Err(io::Error::last_os_error()),
-                base => Ok(drop(libc::munmap(base, page))),
+                base => Ok(libc::munmap(base, page)),
             }
         }
     };
-    refused("a mapping whose loads clear errors", map(abi::ADDRESS_ASSURANCE), libc::EACCES)?;
+    refused("a mapping whose loads clear errors", map(abi::ADDRESS_ASSURANCE).map(drop), libc::EACCES)?;
     map(abi::ADDRESS_ASSURANCE | abi::ADDRESS_PEEK)?;
-    Ok(map(0)?)
+    map(0)?;
+    Ok(())
 }
 
 /// How many windows this file has.
