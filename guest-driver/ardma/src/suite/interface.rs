@@ -183,7 +183,7 @@ fn read_only(context: &Context) -> Verdict {
             }
         }
     };
-    refused("a mapping whose loads clear errors", map(abi::ADDRESS_ASSURANCE).map(drop), libc::EACCES)?;
+    refused("a mapping whose loads clear errors", map(abi::ADDRESS_ASSURANCE).map(|_| ()), libc::EACCES)?;
     map(abi::ADDRESS_ASSURANCE | abi::ADDRESS_PEEK)?;
     map(0)?;
     Ok(())
