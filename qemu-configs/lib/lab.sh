@@ -150,17 +150,19 @@ rust_run() (
 
 cargo_run() { rust_run cargo "$@"; }
 
-# lab_debug NAME: from here on the lab's root is one whose kernel has the options of tests/kernel/NAME.config, and watches its modules. It
-# is made unless it is there; the lab itself has to be.
+# lab_debug NAME: from here on the lab's root is one whose kernel watches its modules: with the options of tests/kernel/debug.config, and
+# of NAME.config on top of these. It is made unless it is there; the lab itself has to be.
 lab_debug() {
-    local config=$REPO/tests/kernel/$1.config root=$LAB_DIR/kernel-$1 stamp
-    stamp="recipe $LAB_DEBUG_RECIPE: ${LAB_DEBUG_PACKAGES[*]}; $(sha256sum <"$config"); $(<"$LAB_ROOT/etc/lab-stamp")"
+    local configs=("$REPO/tests/kernel/debug.config") root=$LAB_DIR/kernel-$1 stamp
+    [[ $1 == debug ]] || configs+=("$REPO/tests/kernel/$1.config")
+    stamp="recipe $LAB_DEBUG_RECIPE: ${LAB_DEBUG_PACKAGES[*]}; $(cat "${configs[@]}" | sha256sum); $(<"$LAB_ROOT/etc/lab-stamp")"
     exec {debug_lock}>"$root.lock"
     flock "$debug_lock"
     if [[ ! -f $root/etc/lab-stamp || $(<"$root/etc/lab-stamp") != "$stamp" ]]; then
+        cat "${configs[@]}" >"$root.config"
         as_root rm -rf --one-file-system "$root.new"
-        step "$root.log" "building a kernel from Debian's source, once, in $root (tests/kernel/$1.config), 5 to 20 minutes" \
-            as_root "$REPO/qemu-configs/lib/debug-root" "$LAB_ROOT" "$root.new" "$stamp" "$config" "${LAB_DEBUG_PACKAGES[@]}"
+        step "$root.log" "building a kernel that watches its modules, once, in $root (Debian's source, ${configs[*]##*/}), 5 to 20 minutes" \
+            as_root "$REPO/qemu-configs/lib/debug-root" "$LAB_ROOT" "$root.new" "$stamp" "$root.config" "${LAB_DEBUG_PACKAGES[@]}"
         as_root rm -rf --one-file-system "$root"
         as_root mv "$root.new" "$root"
     fi
