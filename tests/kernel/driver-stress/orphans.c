@@ -11,7 +11,7 @@
 #include "calls.h"
 
 /* A refused call may leave so much on average: KASAN keeps what was freed for a while. */
-#define BYTES_EACH	32
+#define BYTES_EACH	64
 
 static long slab_bytes(void)
 {
