@@ -440,7 +440,9 @@ fn judge(operation: &MemoryOperation) {
     let (segments, right, byte) = match operation {
         MemoryOperation::Read { segments, .. } => (&segments[..], READ, None),
         MemoryOperation::Write { segments, data, .. } => (&segments[..], WRITE, data.first().copied()),
-        MemoryOperation::Transfer { .. } | MemoryOperation::Atomic { .. } => {
+        MemoryOperation::Descriptor { .. }
+        | MemoryOperation::Transfer { .. }
+        | MemoryOperation::Atomic { .. } => {
             panic!("isolation: {operation:?}, and nobody granted that")
         }
     };
@@ -482,9 +484,9 @@ fn execute(memory: &mut [u8], operation: &MemoryOperation) -> Result<Bytes, Memo
         begin.checked_add(len).filter(|&end| end <= MEMORY).map(|end| begin..end).ok_or(MemoryFault::Unmapped)
     };
     match operation {
-        MemoryOperation::Read { segments, .. } => {
+        MemoryOperation::Read { .. } | MemoryOperation::Descriptor { .. } => {
             let mut data = Vec::new();
-            for segment in segments {
+            for segment in operation.segments() {
                 data.extend_from_slice(&memory[range(segment)?]);
             }
             Ok(data.into())

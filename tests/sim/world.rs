@@ -551,6 +551,7 @@ impl World {
             };
             let (id_of, result) = match operation {
                 MemoryOperation::Read { id, segments, .. } => (id, collect(memory, &segments)),
+                MemoryOperation::Descriptor { id, segment, .. } => (id, collect(memory, &[segment])),
                 MemoryOperation::Write { id: operation, segments, data, .. } => {
                     for segment in segments.iter().filter(|_| home == Home::Guest) {
                         let offset = segment.address.checked_sub(EXPORTED);

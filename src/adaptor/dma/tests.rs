@@ -93,7 +93,9 @@ impl Rig {
                 assert!(rest.is_empty());
                 Ok(Bytes::new())
             }
-            MemoryOperation::Transfer { .. } => panic!("nothing is lent here"),
+            MemoryOperation::Descriptor { .. } | MemoryOperation::Transfer { .. } => {
+                panic!("no engine asks for {operation:?}")
+            }
             MemoryOperation::Atomic { segment, action, .. } => {
                 let former: [u8; 8] = self.memory[range(segment)].try_into().unwrap();
                 let new = action.apply(u64::from_le_bytes(former));

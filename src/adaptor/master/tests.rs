@@ -48,7 +48,9 @@ impl Memory {
         }
         let places = segments.iter().flat_map(|s| s.address as usize..s.address as usize + s.len);
         match operation {
-            MemoryOperation::Read { .. } => (id, Ok(places.map(|place| self.bytes[place]).collect())),
+            MemoryOperation::Read { .. } | MemoryOperation::Descriptor { .. } => {
+                (id, Ok(places.map(|place| self.bytes[place]).collect()))
+            }
             MemoryOperation::Write { ref data, .. } => {
                 assert_eq!(segments.iter().map(|s| s.len).sum::<usize>(), data.len());
                 places.zip(data).for_each(|(place, &byte)| self.bytes[place] = byte);
