@@ -14,22 +14,26 @@ mod direct;
 #[allow(clippy::arithmetic_side_effects)]
 pub mod huge_pages;
 mod ordered;
+mod region;
 mod trap;
 
 use crate::adaptor::memory::{AtomicAction, MemoryFault};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 pub use direct::copy;
+pub use region::Held;
+use region::Region;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use vm_memory::mmap::MmapRegionError;
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
 /// A run of memory.
 #[derive(Debug)]
 pub struct Mapping {
-    memory: MmapRegion,
+    region: Arc<Region>,
     /// Device and inode of its file, where it has one: another mapping of that may be of the same bytes.
     file: Option<(u64, u64)>,
     /// Every page of it is there, or can be had.
@@ -68,7 +72,7 @@ impl Mapping {
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let memory = MmapRegion::build(Some(place), len, protection, flags).map_err(system_error)?;
         let file = Some((metadata.dev(), metadata.ino()));
-        Ok(Self { memory, file, steady, page, lost: AtomicBool::new(false) })
+        Ok(Self { region: Region::new(memory), file, steady, page, lost: AtomicBool::new(false) })
     }
 
     /// New memory of `len` bytes, all 0, that nobody else sees.
@@ -79,7 +83,8 @@ impl Mapping {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let memory = MmapRegion::build(None, len, libc::PROT_READ | libc::PROT_WRITE, flags);
         let memory = memory.map_err(system_error)?;
-        Ok(Self { memory, file: None, steady: true, page: page_size(), lost: AtomicBool::new(false) })
+        let (region, lost) = (Region::new(memory), AtomicBool::new(false));
+        Ok(Self { region, file: None, steady: true, page: page_size(), lost })
     }
 
     /// Whether some of its pages are not the file's any more, so that it is of no more use.
@@ -89,7 +94,8 @@ impl Mapping {
 
     /// `len` bytes from the byte `start` on; `None` where they do not lie in it.
     pub fn piece(&self, start: u64, len: u64) -> Option<Piece<'_>> {
-        let slice = self.memory.get_slice(usize::try_from(start).ok()?, usize::try_from(len).ok()?).ok()?;
+        let memory = self.region.memory()?;
+        let slice = memory.get_slice(usize::try_from(start).ok()?, usize::try_from(len).ok()?).ok()?;
         Some(Piece { slice, mapping: self })
     }
 }

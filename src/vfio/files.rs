@@ -7,7 +7,7 @@
 
 use super::memory::MapError;
 use super::sharing::{FileId, Sharing};
-use crate::mapped::{Mapping, Piece};
+use crate::mapped::{Held, Mapping, Piece};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,7 +21,7 @@ const FORGET_AT: usize = 32;
 #[derive(Debug)]
 pub(super) struct GuestFile {
     /// Kept open, so that no other file gets its number.
-    file: Arc<File>,
+    _file: Held,
     /// All of it as it was then; `None` where the guest sees other bytes.
     mapping: Option<Mapping>,
     /// How many bytes of it are mapped.
@@ -42,7 +42,7 @@ impl GuestFile {
                 Some(Mapping::of_file(place, len, is_writable)?)
             }
         };
-        Ok(Self { file, mapping, len, found, is_proven: AtomicBool::new(false) })
+        Ok(Self { _file: Held::new(file), mapping, len, found, is_proven: AtomicBool::new(false) })
     }
 
     /// Whether its bytes are those that the guest sees.
@@ -84,7 +84,7 @@ impl Files {
     /// Where the file can't have such a range, or can't be mapped.
     pub fn open(
         &mut self,
-        file: File,
+        file: Arc<File>,
         end: u64,
         is_writable: bool,
         judge: impl FnOnce(&FileId) -> Sharing,
@@ -112,11 +112,11 @@ impl Files {
         let guest_file = match known {
             // It has grown, or was mended.
             Some(known) => {
-                let next = GuestFile::map(Arc::clone(&known.file), len, id.is_writable(), known.found)?;
+                let next = GuestFile::map(file, len, id.is_writable(), known.found)?;
                 next.is_proven.store(known.is_proven.load(Ordering::Relaxed), Ordering::Relaxed);
                 next
             }
-            None => GuestFile::map(Arc::new(file), len, id.is_writable(), judge(&id))?,
+            None => GuestFile::map(file, len, id.is_writable(), judge(&id))?,
         };
         let guest_file = Arc::new(guest_file);
         self.known.insert(id, Arc::downgrade(&guest_file));

@@ -10,13 +10,15 @@ use super::message::{DmaMap, DmaUnmap};
 use super::ranges::{Backing, Range, Ranges, Refused};
 use super::sharing::{FileId, Sharing};
 use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult, Segment};
-use crate::mapped::{Piece, copy};
+use crate::mapped::{Held, Piece, copy};
 use bytes::{Buf, Bytes};
 use log::{error, info};
 use std::cell::RefCell;
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use vfio_user::{DmaMapFlags, DmaUnmapFlags};
 
 /// The most ranges at once, neighbours that are joined counted as one: 1 GiB in pages of 4 KiB that lie anywhere. They take
@@ -158,6 +160,8 @@ impl GuestMemory {
         file: Option<OwnedFd>,
         judge: impl FnOnce(&FileId) -> Sharing,
     ) -> Result<(), MapError> {
+        let file = file.map(|file| Arc::new(File::from(file)));
+        let _held = file.clone().map(Held::new);
         let end = map.address.checked_add(map.size).filter(|_| map.size > 0).ok_or(MapError::Range)?;
         let is_writable = DmaMapFlags::from_bits_retain(map.flags).contains(DmaMapFlags::WRITE);
         let backing = match file {
@@ -186,7 +190,7 @@ impl GuestMemory {
     fn back(
         &mut self,
         map: &DmaMap,
-        file: OwnedFd,
+        file: Arc<File>,
         is_writable: bool,
         judge: impl FnOnce(&FileId) -> Sharing,
     ) -> Result<Backing, MapError> {
@@ -196,7 +200,7 @@ impl GuestMemory {
             is_new = true;
             judge(id)
         };
-        let file = self.files.open(file.into(), end, is_writable, judge)?;
+        let file = self.files.open(file, end, is_writable, judge)?;
         self.seen_file = true;
         let (address, size) = (map.address, map.size);
         match file.sharing() {

@@ -3,7 +3,6 @@
 use super::*;
 use crate::adaptor::memory::{Home, OperationId};
 use proptest::prelude::*;
-use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 

@@ -15,7 +15,7 @@ fn files() -> [Arc<GuestFile>; 2] {
         let file =
             File::from(rustix::fs::memfd_create("ranges-test", rustix::fs::MemfdFlags::empty()).unwrap());
         file.set_len(2 * PAGES * 0x1000).unwrap();
-        files.open(file, 0x1000, true, |_| Sharing::Shared).unwrap()
+        files.open(Arc::new(file), 0x1000, true, |_| Sharing::Shared).unwrap()
     })
 }
 
