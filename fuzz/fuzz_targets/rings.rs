@@ -206,6 +206,7 @@ impl Stage {
             MemoryOperation::Read { .. } | MemoryOperation::Descriptor { .. } => {
                 self.read(node, operation.segments())
             }
+            MemoryOperation::Touch { segments, .. } => self.read(node, segments).map(|_| Bytes::new()),
             MemoryOperation::Write { segments, data, .. } => self.write(node, segments, data),
             MemoryOperation::Transfer { segments, from, .. } => {
                 let lender = usize::from(from.lender.0) - 1;

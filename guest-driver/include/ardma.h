@@ -56,8 +56,8 @@ typedef struct ardma_queue ardma_queue;
 /* How an operation ended. */
 struct ardma_completion {
 	uint64_t cookie;
-	uint64_t bytes;		/* that were moved */
-	uint64_t former;	/* what the memory was before an atomic */
+	uint64_t bytes;		/* that were moved, counted from the first one */
+	uint64_t former;	/* what the memory was before an atomic; with code 0xc7 (PARTIAL) what failed */
 	uint32_t status;	/* 0: executed; else see ardma_explain() and the status word of docs/device.md */
 	uint32_t reserved;
 };

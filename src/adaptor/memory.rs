@@ -84,6 +84,17 @@ pub enum MemoryOperation {
         /// Its first 8 bytes, a little-endian number.
         proof: u64,
     },
+    /// Find out whether the segments can be read, or with `write` written. Nothing is copied or changed.
+    Touch {
+        /// Its name.
+        id: OperationId,
+        /// Whose addresses the segments are.
+        home: Home,
+        /// What is looked at.
+        segments: Vec<Segment>,
+        /// Whether they are to be written later.
+        write: bool,
+    },
     /// Copy `data` into the segments, one after the other; their lengths add up to its length.
     Write {
         /// Its name.
@@ -155,6 +166,7 @@ impl MemoryOperation {
         match self {
             Self::Read { id, .. }
             | Self::Descriptor { id, .. }
+            | Self::Touch { id, .. }
             | Self::Write { id, .. }
             | Self::Transfer { id, .. }
             | Self::Atomic { id, .. } => *id,
@@ -164,9 +176,10 @@ impl MemoryOperation {
     /// Where it goes, in order.
     pub fn segments(&self) -> &[Segment] {
         match self {
-            Self::Read { segments, .. } | Self::Write { segments, .. } | Self::Transfer { segments, .. } => {
-                segments
-            }
+            Self::Read { segments, .. }
+            | Self::Touch { segments, .. }
+            | Self::Write { segments, .. }
+            | Self::Transfer { segments, .. } => segments,
             Self::Descriptor { segment, .. } | Self::Atomic { segment, .. } => core::slice::from_ref(segment),
         }
     }
@@ -176,6 +189,7 @@ impl MemoryOperation {
         match self {
             Self::Descriptor { .. } => Home::Guest,
             Self::Read { home, .. }
+            | Self::Touch { home, .. }
             | Self::Write { home, .. }
             | Self::Transfer { home, .. }
             | Self::Atomic { home, .. } => *home,
@@ -183,7 +197,7 @@ impl MemoryOperation {
     }
 }
 
-/// Why a memory operation was not executed.
+/// Why a memory operation was not executed, or, where it says so, not known to be executed whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemoryFault {
     /// No memory that the adaptor can reach is mapped there.
@@ -198,6 +212,8 @@ pub enum MemoryFault {
     Refused,
     /// The bus that lent memory for it has that no more.
     Lender,
+    /// It failed in the midst: a part of it was done, or may have been.
+    Partial,
 }
 
 /// How a memory operation ended: the bytes read (empty for a write; of an atomic operation the former value), or why it was not executed.

@@ -261,6 +261,9 @@ impl GuestMemory {
         match operation {
             MemoryOperation::Read { segments, .. } => self.load(segments),
             MemoryOperation::Descriptor { segment, proof, .. } => self.load_descriptor(segment, *proof),
+            MemoryOperation::Touch { segments, write, .. } => {
+                self.resolve(segments, *write).map(|_| Bytes::new())
+            }
             MemoryOperation::Atomic { segment, action, .. } => {
                 let pieces = self.resolve(core::slice::from_ref(segment), true)?;
                 // A number that is cut in two is no number.

@@ -154,7 +154,12 @@ impl Node {
         while let Some(operation) = self.adaptor.poll_memory(local) {
             let id = operation.id();
             assert!(
-                matches!(operation, MemoryOperation::Read { .. } | MemoryOperation::Descriptor { .. }),
+                matches!(
+                    operation,
+                    MemoryOperation::Read { .. }
+                        | MemoryOperation::Descriptor { .. }
+                        | MemoryOperation::Touch { .. }
+                ),
                 "an export only reads"
             );
             let bytes =
@@ -267,6 +272,7 @@ impl Node {
                 (Execution::Read { block, len, value }, vec![value; len].into())
             }
             MemoryOperation::Descriptor { .. }
+            | MemoryOperation::Touch { .. }
             | MemoryOperation::Transfer { .. }
             | MemoryOperation::Atomic { .. } => {
                 panic!("nobody asks for {operation:?}")

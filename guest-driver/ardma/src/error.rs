@@ -113,7 +113,10 @@ pub enum Error {
         length: u64,
     },
     /// An operation of the DMA engine failed.
-    #[error("{} of {length} bytes at {place} failed{}: {}", opcode_name(*opcode), partly(*done), worse(*status))]
+    #[error(
+        "{} of {length} bytes at {place} failed{}: {}{}",
+        opcode_name(*opcode), partly(*done), worse(*status), rest(*status, *cause)
+    )]
     Operation {
         /// What it was.
         opcode: Opcode,
@@ -125,6 +128,8 @@ pub enum Error {
         done: u64,
         /// What its completion says.
         status: Status,
+        /// Why the first part that was not executed was not.
+        cause: Code,
     },
     /// No entry of the rings is free.
     #[error("the queue has {entries} operations under way, and no more room: take completions first")]
@@ -180,6 +185,11 @@ fn partly(done: u64) -> String {
 /// The code of a status that has one.
 fn worse(status: Status) -> Code {
     if status.write().is_ok() { status.read() } else { status.write() }
+}
+
+/// What became of the part behind the one that was executed.
+fn rest(status: Status, cause: Code) -> String {
+    if worse(status) == cause { String::new() } else { format!("; the rest: {cause}") }
 }
 
 impl Error {

@@ -295,7 +295,8 @@ mod tests {
         let told = |node| {
             let status = ardma::Status::from_bits(0x81);
             let (place, opcode) = (Place::memory(node, 0), ardma::Opcode::Write);
-            let error = ardma::Error::Operation { opcode, place, length: 8, done: 0, status };
+            let cause = ardma::Code::NoRoute;
+            let error = ardma::Error::Operation { opcode, place, length: 8, done: 0, status, cause };
             Failure::NoRoute { error, node, own: 1 }.to_string()
         };
         assert!(told(1).ends_with(

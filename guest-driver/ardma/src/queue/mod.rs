@@ -81,9 +81,9 @@ pub struct Completion {
     pub cookie: u64,
     /// What a check of exactly this operation says.
     pub status: Status,
-    /// Bytes that were moved.
+    /// Bytes that were moved, counted from the first one.
     pub bytes: u64,
-    /// What the memory was before an atomic.
+    /// What the memory was before an atomic; with [`Code::Partial`] the code that [`Self::cause`] gives.
     pub former: u64,
 }
 
@@ -100,6 +100,14 @@ impl Completion {
         if write.is_ok() { self.status.read() } else { write }
     }
 
+    /// Why it failed: the code, or, where a part of it was executed, that of the first part which was not.
+    pub fn cause(&self) -> Code {
+        match self.code() {
+            Code::Partial => u8::try_from(self.former).map_or(Code::Partial, Code::from_bits),
+            code => code,
+        }
+    }
+
     /// Itself if the operation was executed.
     ///
     /// # Errors
@@ -114,6 +122,7 @@ impl Completion {
             length: self.length,
             done: self.bytes,
             status: self.status,
+            cause: self.cause(),
         })
     }
 

@@ -154,6 +154,21 @@ fn a_failed_operation_names_itself() {
 }
 
 #[test]
+fn what_was_done_in_part_says_why_the_rest_was_not() {
+    let (mut queue, mut adaptor) = pair();
+    queue.post(Operation::write(memory().part(0, 8).unwrap(), Place::memory(2, 0))).unwrap();
+    let entry = adaptor.take().unwrap();
+    adaptor.end(&entry, 0xc7, 0x83);
+    let completion = queue.poll().unwrap().unwrap();
+    assert_eq!((completion.code(), completion.cause()), (Code::Partial, Code::AccessDenied));
+    assert_eq!(
+        completion.check().unwrap_err().to_string(),
+        "write of 8 bytes at 2:0x0 failed: outcome unknown: executed in part (0xc7); \
+         the rest: not executed, permanent: access denied (0x83)"
+    );
+}
+
+#[test]
 fn what_makes_no_sense_is_not_posted() {
     let (mut queue, mut adaptor) = pair();
     let memory = memory();
