@@ -32,6 +32,15 @@ fn lines_with(name: &str) -> usize {
     maps.lines().filter(|line| line.contains(name)).count()
 }
 
+/// A thread of its own closes files and takes large mappings apart.
+fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < end, "it is not so that {what}");
+        std::thread::yield_now();
+    }
+}
+
 /// As QEMU seals it.
 fn seal(file: &File) {
     // SAFETY: F_ADD_SEALS takes a number.
@@ -66,7 +75,7 @@ fn a_guest_in_huge_pages_is_reached_and_leaves_nothing_behind_however_often_it_a
         assert_eq!(lines_with("attach-test"), 0);
     }
     drop(file);
-    assert_eq!(number("free_hugepages"), before);
+    wait_for("the pages are given back", || number("free_hugepages") == before);
 }
 
 #[test]
@@ -95,10 +104,5 @@ fn a_file_in_pages_of_a_gigabyte_is_mapped_and_unmapped_at_any_offset() {
         let map = DmaMap { argsz: 32, flags: 3, offset: 0x5000_1000, address: 1 << 32, size: 0x2fff_f000 };
         memory.map(&map, Some(file.try_clone().unwrap().into()), |_| Sharing::Shared).unwrap();
     }
-    // A thread of its own takes large mappings apart.
-    let end = Instant::now() + Duration::from_secs(30);
-    while lines_with("giga-test") > 0 {
-        assert!(Instant::now() < end, "{} mappings are left", lines_with("giga-test"));
-        std::thread::yield_now();
-    }
+    wait_for("the mappings are gone", || lines_with("giga-test") == 0);
 }
