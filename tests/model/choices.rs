@@ -18,8 +18,6 @@ pub enum Action {
     Check(usize),
     /// A writes to a block in the bulk channel.
     Transfer(usize),
-    /// A reads, writes and reads again in the bulk channel, without a packet between. The write goes to this block.
-    Burst(usize),
     /// The next packet to a node arrives.
     Deliver(Side),
     /// The next packet to a node is lost.
@@ -62,7 +60,6 @@ impl fmt::Display for Action {
             Self::Load(block) => write!(f, "A reads block {block}"),
             Self::Check(block) => write!(f, "A checks block {block}"),
             Self::Transfer(block) => write!(f, "A transfers to block {block}"),
-            Self::Burst(block) => write!(f, "A reads block 0, transfers to block {block} and reads again"),
             Self::Deliver(to) => write!(f, "{to} gets"),
             Self::Lose(_) => f.write_str("lost is"),
             Self::Flip(to) => write!(f, "{to} gets corrupted"),
@@ -98,11 +95,7 @@ impl State {
     }
 
     fn accesses(&self, bounds: &Bounds, actions: &mut Vec<Action>) {
-        let bulk = [
-            (self.left.transfers > 0, Action::Transfer(0)),
-            (self.left.bursts > 0, Action::Burst(bounds.blocks - 1)),
-        ];
-        offer(bulk, actions);
+        offer([(self.left.transfers > 0, Action::Transfer(0))], actions);
         // The bus is a FIFO: it does nothing while it waits for a load.
         if self.ledger.due().is_some() {
             return;
