@@ -94,6 +94,36 @@ fn two_channels() {
     }
 }
 
+/// Requests that travel in one packet, and answers of several of them, which are grouped in another way when they are repeated.
+#[test]
+fn requests_that_travel_together() {
+    let usual = Budget { bursts: 1, ..Budget::NONE };
+    for failure in [
+        Budget { losses: 1, delays: 2, ..usual },
+        Budget { kept: 1, delays: 1, ..usual },
+        Budget { copies: 1, delays: 1, transfers: 1, ..usual },
+    ] {
+        let budget = budget(failure, Budget { delays: 2, losses: 1, ..failure });
+        explore("batches", Bounds { budget, ..Bounds::USUAL });
+        explore(
+            "batches in which a write is refused",
+            Bounds { budget, blocks: 2, exported: 1, ..Bounds::USUAL },
+        );
+    }
+    let budget = Budget { losses: 1, ..usual };
+    explore("repair of batches", Bounds { budget, horizon: millis(200), repairs: true, ..Bounds::USUAL });
+}
+
+/// The target's clock is slow, so that a lease lasts longer there than the initiator waits, but for its guard band.
+#[test]
+fn clocks_that_run_at_different_rates() {
+    for failure in [Budget { losses: 1, ..Budget::NONE }, Budget { kept: 1, ..Budget::NONE }] {
+        let short = Budget { writes: 2, checks: 1, delays: 2, ..failure };
+        let budget = budget(short, Budget { delays: 3, ..short });
+        explore("slow clock", Bounds { budget, slow_clock: true, ..Bounds::USUAL });
+    }
+}
+
 /// Some requests are refused, so that answers differ.
 #[test]
 fn refused_requests() {
@@ -107,7 +137,7 @@ fn refused_requests() {
 fn a_lease_longer_than_the_time_to_try() {
     let short = Budget { writes: 2, reads: 1, checks: 1, losses: 2, delays: 2, ..Budget::NONE };
     let budget = budget(short, Budget { checks: 2, delays: 3, ..short });
-    let timing = Timing { deadline: millis(130), lease: millis(100), ..TIMING };
+    let timing = Timing { deadline: millis(126), lease: millis(96), ..TIMING };
     explore("long lease", Bounds { budget, timing, horizon: millis(70), ..Bounds::USUAL });
 }
 

@@ -100,6 +100,14 @@ impl Model for Bounds {
                 },
             ));
         }
+        if self.budget.bursts > 0 {
+            properties.push(Property::sometimes("requests travel together", |_, state: &State| {
+                state.ledger.travelled_together
+            }));
+            properties.push(Property::sometimes("one answer is of several", |_, state: &State| {
+                state.ledger.answered_together
+            }));
+        }
         if self.timing.keepalive != TIMING.keepalive {
             properties.push(Property::sometimes("a silent link is cut", |_, state: &State| {
                 state.ledger.link_was_cut

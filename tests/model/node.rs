@@ -22,6 +22,8 @@ use crate::guest;
 
 /// Blocks in the window of a node.
 pub const BLOCKS: usize = 2;
+/// A slow clock loses one part in so many.
+const LOST: u32 = 32;
 /// A bus has one load at a time, so it needs no more names.
 const TAG: LoadTag = LoadTag(0);
 
@@ -88,6 +90,10 @@ pub struct Outputs {
     pub exceeds_window: bool,
     /// The shell is asked to cut the link.
     pub cut: bool,
+    /// A packet has several requests.
+    pub batch: bool,
+    /// A packet is the answer to several requests.
+    pub joint_answer: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -100,6 +106,8 @@ pub struct Node {
     exported: usize,
     /// Requests that may be under way.
     window: usize,
+    /// Its clock runs slower than that of the model.
+    is_slow: bool,
     /// How often it was started or reset.
     pub life: u8,
     /// How often its process was started.
@@ -118,6 +126,7 @@ impl Node {
             memory: [0; BLOCKS],
             exported: bounds.exported,
             window: bounds.window.requests,
+            is_slow: bounds.slow_clock && side == Side::B,
             life: 0,
             process: 0,
             running: Vec::new(),
@@ -172,7 +181,9 @@ impl Node {
 
     /// The node's own clock, which begins anew with its process: nobody may depend on another node's.
     fn clock(&self, now: Instant) -> Instant {
-        now.after(self.ahead())
+        let passed = now.since(Instant::ZERO);
+        let lost = if self.is_slow { passed / LOST } else { Duration::ZERO };
+        Instant::ZERO.after(passed - lost).after(self.ahead())
     }
 
     fn ahead(&self) -> Duration {
@@ -186,7 +197,17 @@ impl Node {
     /// When it wants to be woken, by the clock of the model.
     pub fn timeout(&self) -> Option<Instant> {
         let at = self.adaptor.poll_timeout()?.since(Instant::ZERO);
-        Some(Instant::ZERO.after(at.saturating_sub(self.ahead())))
+        let passed = at.saturating_sub(self.ahead());
+        if !self.is_slow {
+            return Some(Instant::ZERO.after(passed));
+        }
+        // The first moment at which the clock shows that time.
+        let nanos = passed.as_nanos() as u64;
+        let moment = nanos.saturating_add(nanos / u64::from(LOST - 1));
+        (moment..)
+            .take(3)
+            .map(Instant::from_nanos)
+            .find(|&moment| self.clock(moment).since(Instant::ZERO) >= at)
     }
 
     pub fn wake(&mut self, now: Instant) {
@@ -223,6 +244,17 @@ impl Node {
             id: TransactionId(value.into()),
             place: Place { node: Side::B.id(), at: Location::memory(block as u64 * BLOCK_SIZE) },
             kind: RequestKind::Write(Bytes::from(vec![value; 8]).into()),
+            posted: self.clock(now),
+        };
+        self.adaptor.handle_bulk(self.clock(now), request);
+    }
+
+    /// Hands in a read of the bulk channel with this name and length.
+    pub fn fetch(&mut self, now: Instant, block: usize, (name, len): (u8, usize)) {
+        let request = Request {
+            id: TransactionId(name.into()),
+            place: Place { node: Side::B.id(), at: Location::memory(block as u64 * BLOCK_SIZE) },
+            kind: RequestKind::Read { len: len as u32 },
             posted: self.clock(now),
         };
         self.adaptor.handle_bulk(self.clock(now), request);
@@ -323,6 +355,8 @@ impl Node {
             if matches!(packet.body, Body::Inquire | Body::Inventory { .. }) {
                 continue;
             }
+            outputs.batch |= matches!(&packet.body, Body::Batch { batch, .. } if batch.count() > 1);
+            outputs.joint_answer |= matches!(packet.body, Body::Done { count: 2.., .. });
             outputs.exceeds_window |= requests_under_way(&packet.body) > self.window;
             let mut wire = Vec::new();
             packet.emit(&mut wire);

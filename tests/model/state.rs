@@ -81,9 +81,11 @@ impl State {
     pub fn after(&self, bounds: &Bounds, action: Action) -> Option<Self> {
         let mut next = self.clone();
         match action {
-            Action::Store(_) | Action::Load(_) | Action::Check(_) | Action::Transfer(_) => {
-                next.access(bounds, action)
-            }
+            Action::Store(_)
+            | Action::Load(_)
+            | Action::Check(_)
+            | Action::Transfer(_)
+            | Action::Burst(_) => next.access(bounds, action),
             Action::Deliver(to) => next.deliver(to),
             Action::Lose(to) => {
                 if !next.is_cut() {
@@ -151,6 +153,8 @@ impl State {
             for end in &outputs.ends {
                 ledger.ended(end);
             }
+            ledger.travelled_together |= outputs.batch;
+            ledger.answered_together |= outputs.joint_answer;
             if outputs.exceeds_window {
                 ledger.breaks(Line::Window);
             }
@@ -204,6 +208,17 @@ impl State {
                 pay(&mut self.left.transfers);
                 let value = self.ledger.store(Channel::Bulk, block, due, lives);
                 self.act(Side::A, |node, now| node.transfer(now, block, value));
+            }
+            Action::Burst(block) => {
+                pay(&mut self.left.bursts);
+                let first = self.ledger.fetch(0, due, lives);
+                let value = self.ledger.store(Channel::Bulk, block, due, lives);
+                let second = self.ledger.fetch(0, due, lives);
+                self.act(Side::A, |node, now| {
+                    node.fetch(now, 0, first);
+                    node.transfer(now, block, value);
+                    node.fetch(now, 0, second);
+                });
             }
             other => unreachable!("{other} is not an access"),
         }
