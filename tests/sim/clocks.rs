@@ -30,8 +30,9 @@ fn code(word: u32) -> Code {
     Code::from_bits(word as u8).unwrap()
 }
 
-/// A write that travels for `delay`, from a node with a fast clock to one with a slow clock, while A confirms until its time to
-/// try is over. Returns its code, and what B's memory holds at the report and a while after.
+/// A write that travels for `delay`, from a node with a fast clock to one with a slow clock, while
+/// A confirms until its time to try is over. Returns its code, and what B's memory holds at the
+/// report and a while after.
 fn late_write(delay: Duration) -> (Code, u64, u64) {
     let mut world = World::new(1, 2);
     let now = world.now;
@@ -61,7 +62,8 @@ fn no_write_is_executed_after_its_report_where_clocks_drift_apart() {
     assert!(unknown > 100, "{unknown} writes were reported as unknown");
 }
 
-/// B stands still, and its clock with it, while a write to it waits in its socket under a lease that it believes to be good.
+/// B stands still, and its clock with it, while a write to it waits in its socket under a lease
+/// that it believes to be good.
 fn write_to_a_frozen_node(freeze: impl FnOnce(&mut World, Duration)) -> (World, Code) {
     let mut world = World::new(1, 2);
     put(&mut world, 1, 0);
@@ -83,7 +85,8 @@ fn no_write_is_executed_after_its_report_by_a_node_that_notices_that_it_stood_st
     assert_eq!(world.check(A, B, 8), 0);
 }
 
-/// What README tells under Limits: where nothing tells the node, it executes what came under the leases that it had, and no more.
+/// What README tells under Limits: where nothing tells the node, it executes what came under the
+/// leases that it had, and no more.
 #[test]
 fn a_node_that_does_not_notice_executes_under_the_leases_that_it_had_and_no_longer() {
     let (mut world, code) = write_to_a_frozen_node(|world, time| world.freeze_unnoticed(B, time));

@@ -1,8 +1,9 @@
 //! When Hellos go, and how many may be without an answer.
 //!
-//! Invariant: where nothing comes from the peer, Hellos go at regular intervals, and its link is cut after the keepalive time;
-//! whatever comes starts the count again. Where other packets come, a Hello of this node's makes the round trip once in each
-//! keepalive time all the same, since only Hellos tell of inventories and leases, and none of them may be lost for good.
+//! Invariant: where nothing comes from the peer, Hellos go at regular intervals, and its link is
+//! cut after the keepalive time; whatever comes starts the count again. Where other packets come, a
+//! Hello of this node's makes the round trip once in each keepalive time all the same, since only
+//! Hellos tell of inventories and leases, and none of them may be lost for good.
 
 use core::time::Duration;
 
@@ -32,7 +33,8 @@ impl Session {
         self.has_news = true;
     }
 
-    /// When the Hello was sent whose nonce came back, if it is one of those awaited. None of these is awaited any more.
+    /// When the Hello was sent whose nonce came back, if it is one of those awaited. None of these
+    /// is awaited any more.
     pub(super) fn take_nonce(&mut self, echo: u64) -> Option<Instant> {
         let &(_, sent) = self.nonces.iter().find(|&&(nonce, _)| nonce == echo && echo != 0)?;
         self.nonces.clear();
