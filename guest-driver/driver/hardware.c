@@ -143,6 +143,8 @@ int ardma_start(struct ardma_adaptor *adaptor)
 	mutex_lock(&adaptor->command_lock);
 	if (incarnation != adaptor->incarnation)
 		ardma_begin_life(adaptor, incarnation);
+	/* Never 0 or all-ones, with which the function answers nothing in its spaces. */
+	ardma_write32(adaptor, ARDMA_REG_SESSION, (lower_32_bits(incarnation) & ~BIT(31)) | 1);
 	ardma_write32(adaptor, ARDMA_REG_QUEUE_VECTOR, adaptor->queue_vector);
 	ardma_write32(adaptor, ARDMA_REG_EVENT_ENABLE,
 		      ARDMA_FILE_EVENTS | ARDMA_EVENT_COMMAND | ARDMA_EVENT_QUEUE);

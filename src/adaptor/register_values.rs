@@ -54,7 +54,7 @@ impl Adaptor {
         let messages = self.master.messages();
         match register {
             Register::Magic => u32::from_le_bytes(*b"ARDM").into(),
-            Register::Version => 1 << 16 | 1,
+            Register::Version => 1 << 16 | 2,
             Register::Status => {
                 let sharing = match self.master.sharing() {
                     Sharing::Unknown => 0b001,
@@ -132,7 +132,8 @@ impl Adaptor {
             | Register::MessageCoalesceTime
             | Register::EventVector
             | Register::QueueVector
-            | Register::InventorySelect => self.function.written.get(register),
+            | Register::InventorySelect
+            | Register::Session => self.function.written.get(register),
         }
     }
 
@@ -157,6 +158,10 @@ impl Adaptor {
                 self.master.messages_mut().set_coalescing(written.coalescing());
             }
             Register::InventorySelect => written.inventory_select = low,
+            Register::Session => {
+                written.session = low;
+                self.target.set_session(low);
+            }
             Register::OverflowAck => {
                 if let Ok(node) = u8::try_from(low) {
                     self.target.acknowledge_overflow(NodeId(node));

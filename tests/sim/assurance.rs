@@ -207,6 +207,7 @@ mod spaces {
         assert_eq!(bases(&mut world), assigned);
         // Resets of the function leave them.
         configure(&mut world, 0x58, 0x8000);
+        world.begin_session(A);
         assert_eq!(bases(&mut world), assigned);
         world.set_register(A, 0x38, 1);
         assert_eq!(bases(&mut world), assigned);
@@ -324,6 +325,7 @@ mod read_ahead {
         world.memory(C)[EXPORTED as usize + 1] = 0xee;
         assert_eq!(world.read(A, C, 1, 1)[..], [0xee], "another node");
         world.set_register(A, 0x38, 1);
+        world.begin_session(A);
         assert_eq!(world.register(A, 0x140), 0);
         assert_eq!(world.register(A, 0x138) as u32, 1000);
         assert!(world.run_until(DEADLINE, |world| world.is_up(A, B)));

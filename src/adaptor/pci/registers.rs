@@ -100,7 +100,7 @@ use AtReset::{Assigned, Configured, New, Value};
 
 registers! {
     Magic "MAGIC" at 0x0000, 32 bits, ReadOnly, Value(0x4d44_5241);
-    Version "VERSION" at 0x0004, 32 bits, ReadOnly, Value(0x0001_0001);
+    Version "VERSION" at 0x0004, 32 bits, ReadOnly, Value(0x0001_0002);
     Status "STATUS" at 0x0008, 32 bits, ReadOnly, Value(1);
     NodeId "NODE_ID" at 0x000c, 32 bits, ReadOnly, Configured;
     NodeCount "NODE_COUNT" at 0x0010, 32 bits, ReadOnly, Configured;
@@ -166,6 +166,7 @@ registers! {
     InventorySelect "INVENTORY_SELECT" at 0x01c0, 32 bits, ReadWrite, Value(0);
     InventoryCount "INVENTORY_COUNT" at 0x01c4, 32 bits, ReadOnly, Value(0);
     InventoryVersion "INVENTORY_VERSION" at 0x01c8, 32 bits, ReadOnly, Value(0);
+    Session "SESSION" at 0x01d0, 32 bits, ReadWrite, Value(0);
     InventoryKind "INVENTORY_KIND" at 0x0200, 32 bits, ReadOnly, Value(0);
     InventoryRights "INVENTORY_RIGHTS" at 0x0204, 32 bits, ReadOnly, Value(0);
     InventoryOffset "INVENTORY_OFFSET" at 0x0208, 64 bits, ReadOnly, Value(0);
