@@ -20,7 +20,6 @@ use crate::adaptor::mesh::neighbour::{End, Neighbour};
 use crate::adaptor::mesh::packet::Incarnation;
 use crate::adaptor::random::Random;
 use crate::adaptor::{self, Adaptor, Instant, Region, backplane};
-use crate::chatter::Chatter;
 use crate::config::{Config, format_size};
 use crate::event_loop::{Clock, EventLoop, Service, Turn};
 use crate::hosted::{self, Devices};
@@ -68,7 +67,6 @@ pub struct Node {
     locals: Vec<Local>,
     links: Links,
     paths: Paths,
-    chatter: Chatter,
 }
 
 /// Runs an adaptor until the process is told to stop. With `credentials`, the links use TLS.
@@ -168,7 +166,7 @@ impl Node {
         backplane::join(now, &mut locals.iter_mut().map(|local| &mut local.adaptor).collect::<Vec<_>>());
         log_start(config, incarnation);
         let paths = Paths::new(config.buses);
-        Ok(Self { clock, locals, links, paths, chatter: Chatter::of_a_guest() })
+        Ok(Self { clock, locals, links, paths })
     }
 }
 

@@ -10,6 +10,7 @@ use crate::adaptor::mesh::neighbour::{LinkId, Refusal};
 use crate::adaptor::mesh::packet::Body;
 use crate::adaptor::{Instant, backplane};
 use crate::event_loop::Turn;
+use crate::logging::NODES;
 use crate::net::LinkEvent;
 use crate::router::{PathEvent, Remedy};
 
@@ -240,25 +241,23 @@ impl Node {
             ),
             _ => {
                 let label = Rc::clone(label);
-                self.report(now, &label, event);
+                report(&label, event);
             }
         }
     }
+}
 
-    /// Tells the operator what guests and other nodes can bring about as often as they like.
-    fn report(&mut self, now: Instant, label: &str, event: Event) {
-        use log::Level::{Info, Warn};
-        let (level, line) = match event {
-            Event::LinkUp(node, incarnation) => {
-                (Info, format!("{label}node {node}: up, incarnation {incarnation}"))
-            }
-            Event::LinkDown(node) => (Warn, format!("{label}node {node}: down")),
-            Event::PeerRestarted(node, incarnation) => {
-                (Warn, format!("{label}node {node}: restarted or reset, now incarnation {incarnation}"))
-            }
-            Event::Reset(incarnation) => (Info, format!("{label}reset, now incarnation {incarnation}")),
-            Event::CutLink(_) | Event::MemoryNotShared => return,
-        };
-        self.chatter.log(now, level, line);
+/// Tells the operator what guests and other nodes bring about.
+fn report(label: &str, event: Event) {
+    match event {
+        Event::LinkUp(node, incarnation) => {
+            log::info!(target: NODES, "{label}node {node}: up, incarnation {incarnation}");
+        }
+        Event::LinkDown(node) => log::warn!(target: NODES, "{label}node {node}: down"),
+        Event::PeerRestarted(node, incarnation) => {
+            log::warn!(target: NODES, "{label}node {node}: restarted or reset, now incarnation {incarnation}");
+        }
+        Event::Reset(incarnation) => log::info!(target: NODES, "{label}reset, now incarnation {incarnation}"),
+        Event::CutLink(_) | Event::MemoryNotShared => {}
     }
 }

@@ -20,7 +20,7 @@ use super::request::{ConnectionId, DeviceShape, Echo, ReplyToken, Request};
 use super::socket;
 use super::version::Agreement;
 use bytes::{Buf, Bytes, BytesMut};
-use log::{debug, warn};
+use log::warn;
 use std::fmt;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,8 +34,6 @@ const INPUT_LIMIT: usize = 256 << 10;
 const INPUT_LIMIT_AWAITING: usize = 1 << 20;
 /// Bytes of unsent replies from which on no request is handed out.
 const OUTPUT_LIMIT: usize = 64 << 10;
-/// Malformed messages of one client that are logged.
-const COMPLAINTS: u32 = 10;
 
 /// What [`Connection::receive`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +98,6 @@ pub struct Connection {
     agreed: Option<Agreement>,
     waiting_for_reply: bool,
     is_drained: bool,
-    complaints: u32,
 }
 
 impl Connection {
@@ -122,7 +119,6 @@ impl Connection {
             agreed: None,
             waiting_for_reply: false,
             is_drained: false,
-            complaints: 0,
         })
     }
 
@@ -217,7 +213,7 @@ impl Connection {
                 Kind::Command => {}
                 Kind::Reply => {
                     if !self.dma.was_picked(position) {
-                        self.complain(&message.header, "a reply that nothing asked for");
+                        complain(&message.header, "a reply that nothing asked for");
                     }
                     continue;
                 }
@@ -249,15 +245,6 @@ impl Connection {
         let (descriptors, surplus) = self.descriptors.take(self.position);
         self.position = self.position.saturating_add(size as u64);
         Ok(Some(Message { header, body, descriptors, surplus }))
-    }
-
-    fn complain(&mut self, header: &Header, problem: &str) {
-        self.complaints = self.complaints.saturating_add(1);
-        match self.complaints {
-            ..COMPLAINTS => warn!("vfio-user client sent {problem} (command {})", header.command),
-            COMPLAINTS => warn!("vfio-user client sent {problem}; no more of its mistakes will be logged"),
-            _ => debug!("vfio-user client sent {problem} (command {})", header.command),
-        }
     }
 
     /// Answers a load with its data. Data of another length than was asked for are cut, or lengthened with all-ones.
@@ -340,6 +327,10 @@ impl Connection {
         self.dma.is_begun = !is_sent && (self.dma.is_begun || self.dma.unsent.len() < before);
         Ok(is_sent)
     }
+}
+
+fn complain(header: &Header, problem: &str) {
+    warn!("vfio-user client sent {problem} (command {})", header.command);
 }
 
 /// Writes from the front of `bytes`. Returns whether the socket took all of them.

@@ -12,6 +12,7 @@ mod hosted;
 mod hostile;
 mod judge;
 mod links;
+mod logging;
 mod machine;
 mod messages;
 mod node;

@@ -178,7 +178,7 @@ impl Connection {
 
     /// Answers a command with an error, if an answer is expected.
     pub(super) fn refuse(&mut self, header: &Header, errno: i32, problem: &str) -> Option<Request> {
-        self.complain(header, problem);
+        super::complain(header, problem);
         self.answer_error(header, errno);
         None
     }
