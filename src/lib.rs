@@ -15,6 +15,7 @@ mod mapped;
 pub mod net;
 pub mod node;
 pub mod poller;
+mod reaper;
 pub mod router;
 pub mod router_process;
 pub mod vfio;

@@ -89,6 +89,14 @@ impl Poller {
         Ok(epoll::modify(&self.epoll, source, data, interest.flags())?)
     }
 
+    /// Takes a descriptor out of the set, where it may stay open for a while.
+    ///
+    /// # Errors
+    /// Where it is not in the set.
+    pub fn remove(&self, source: impl AsFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, source)?)
+    }
+
     /// Waits until something is to report or `timeout` is over (`None`: for ever), and fills `reports`. A signal ends the wait early.
     ///
     /// # Errors

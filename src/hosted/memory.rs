@@ -1,8 +1,8 @@
 //! Memory: of this process, or a file that is mapped shared, a *data vault*.
 //!
 //! What was written is in the page cache: everybody who reads or maps the file sees it, and it outlives this process however that
-//! ends. The system writes it to the disk by itself, some time later; a device that is dropped, as when the process is told
-//! to stop, waits for that. Waiting for it at each write would hold up the event loop for as long as the disk takes.
+//! ends. The system writes it to the disk by itself, some time later. Nothing here waits for that, not even a process that is told to
+//! stop.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -19,8 +19,6 @@ use crate::mapped::{Mapping, Piece};
 /// See the module.
 pub(super) struct Memory {
     mapping: Mapping,
-    /// The file, where there is one that may be written.
-    vault: Option<(PathBuf, Arc<File>)>,
 }
 
 /// A file that this process made, or filled, for a device.
@@ -46,7 +44,7 @@ impl Memory {
     pub(super) fn anonymous(size: u64) -> Result<Self, Problem> {
         let no_memory = |error| Problem::NoMemory { size, error };
         let len = usize::try_from(size).map_err(|_| no_memory(ErrorKind::OutOfMemory.into()))?;
-        Ok(Self { mapping: Mapping::anonymous(len).map_err(no_memory)?, vault: None })
+        Ok(Self { mapping: Mapping::anonymous(len).map_err(no_memory)? })
     }
 
     /// The `size` bytes of the file at `path`. If it may be written, one that is not there, or is empty, is made, of zeros
@@ -86,10 +84,8 @@ impl Memory {
             found => return Err(Problem::OtherSize { path: path.to_owned(), found, wanted: size }),
         }
         let len = usize::try_from(size).map_err(|_| failed(ErrorKind::FileTooLarge.into()))?;
-        let place = FileOffset::from_arc(Arc::clone(&file), 0);
-        let mapping = Mapping::of_file(place, len, writable).map_err(failed)?;
-        let vault = writable.then(|| (path.to_owned(), file));
-        Ok(Self { mapping, vault })
+        let mapping = Mapping::of_file(FileOffset::from_arc(file, 0), len, writable).map_err(failed)?;
+        Ok(Self { mapping })
     }
 
     fn piece(&self, offset: u64, len: usize, write: bool) -> Result<Piece<'_>, MemoryFault> {
@@ -110,15 +106,5 @@ impl HostedDevice for Memory {
 
     fn atomic(&mut self, offset: u64, action: AtomicAction) -> Result<u64, MemoryFault> {
         self.piece(offset, size_of::<u64>(), true)?.atomic(action)
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        if let Some((path, file)) = &self.vault
-            && let Err(error) = file.sync_data()
-        {
-            log::error!("{}: what was written may not be on the disk: {error}", path.display());
-        }
     }
 }

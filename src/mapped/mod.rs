@@ -11,23 +11,27 @@
 
 mod direct;
 mod ordered;
+mod region;
 mod trap;
 
 use crate::adaptor::memory::{AtomicAction, MemoryFault};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 pub use direct::copy;
+pub use region::Held;
+use region::Region;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use vm_memory::mmap::MmapRegionError;
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
 /// A run of memory.
 #[derive(Debug)]
 pub struct Mapping {
-    memory: MmapRegion,
+    region: Arc<Region>,
     /// Device and inode of its file, where it has one: another mapping of that may be of the same bytes.
     file: Option<(u64, u64)>,
     /// Every page of it is there, or can be had.
@@ -57,7 +61,7 @@ impl Mapping {
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let memory = MmapRegion::build(Some(place), len, protection, flags).map_err(system_error)?;
         let file = Some((metadata.dev(), metadata.ino()));
-        Ok(Self { memory, file, steady, lost: Cell::new(false) })
+        Ok(Self { region: Region::new(memory), file, steady, lost: Cell::new(false) })
     }
 
     /// New memory of `len` bytes, all 0, that nobody else sees.
@@ -68,12 +72,13 @@ impl Mapping {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let memory = MmapRegion::build(None, len, libc::PROT_READ | libc::PROT_WRITE, flags);
         let memory = memory.map_err(system_error)?;
-        Ok(Self { memory, file: None, steady: true, lost: Cell::new(false) })
+        Ok(Self { region: Region::new(memory), file: None, steady: true, lost: Cell::new(false) })
     }
 
     /// `len` bytes from the byte `start` on; `None` where they do not lie in it.
     pub fn piece(&self, start: u64, len: u64) -> Option<Piece<'_>> {
-        let slice = self.memory.get_slice(usize::try_from(start).ok()?, usize::try_from(len).ok()?).ok()?;
+        let memory = self.region.memory()?;
+        let slice = memory.get_slice(usize::try_from(start).ok()?, usize::try_from(len).ok()?).ok()?;
         Some(Piece { slice, mapping: self })
     }
 }

@@ -181,7 +181,7 @@ impl Bus {
     fn detach(&mut self, now: Instant, adaptor: &mut Adaptor, why: &str) {
         if let Some(guest) = self.guest.take() {
             log::info!("{}guest detached: {why}", self.label);
-            let ended = guest.end(adaptor);
+            let ended = guest.end(adaptor, &self.poller);
             adaptor.handle_reset(now);
             for (operation, result) in ended {
                 adaptor.handle_memory_done(now, operation, result);

@@ -15,6 +15,7 @@ use crate::adaptor::pci::msix::VECTORS;
 use crate::adaptor::{Adaptor, Busy, Completion, Instant, LoadTag, MemoryView, Region};
 use crate::event_loop::Turn;
 use crate::poller::{Interest, Poller, Report, Token};
+use crate::reaper;
 use crate::vfio::{
     Connection, DeviceShape, DmaDone, DmaKind, GuestMemory, Intake, Interrupts, ReplyToken, Request, Sharing,
     sharing_in,
@@ -353,14 +354,22 @@ impl Guest {
         Ok(progress)
     }
 
-    /// The guest is gone: its interrupts are no longer connected, and its memory is let go. Returns operations on its bus that have
+    /// The guest is gone: its interrupts are no longer connected, and its memory is not reached any more; the kernel takes it back while
+    /// the loop goes on. Returns operations on its bus that have
     /// ended by that, to be handed in after the core's reset: until then it would take them for not executed.
-    pub fn end(mut self, adaptor: &mut Adaptor) -> Vec<(OperationId, MemoryResult)> {
+    pub fn end(mut self, adaptor: &mut Adaptor, poller: &Poller) -> Vec<(OperationId, MemoryResult)> {
         self.interrupts.disconnect_all();
         self.tell_vectors(adaptor);
         adaptor.handle_memory_view(MemoryView::Unknown);
         self.connection.fail_dma();
-        core::iter::from_fn(|| self.poll_done()).collect()
+        let ended = core::iter::from_fn(|| self.poll_done()).collect();
+        self.connection.close();
+        if let Err(error) = poller.remove(&self.connection) {
+            log::error!("{}can't leave a guest: {error}", self.label);
+        }
+        // What was received, and what was not, may hold the last reference to the guest's memory, too.
+        reaper::release((self.memory, self.connection));
+        ended
     }
 }
 

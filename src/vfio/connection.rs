@@ -23,6 +23,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use log::warn;
 use std::fmt;
 use std::io::{self, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
@@ -125,6 +126,12 @@ impl Connection {
     /// Which connection this is.
     pub const fn id(&self) -> ConnectionId {
         self.id
+    }
+
+    /// Ends the connection for the client; the descriptor, and those that were received, stay open until this is dropped.
+    pub fn close(&self) {
+        // It fails where the client has closed before.
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 
     /// What client and server have agreed on, once they have.

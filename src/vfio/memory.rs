@@ -7,7 +7,7 @@ use super::buffers::Buffers;
 use super::message::{DmaMap, DmaUnmap};
 use super::sharing::{FileId, Sharing};
 use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult, Segment};
-use crate::mapped::{Mapping, Piece, copy};
+use crate::mapped::{Held, Mapping, Piece, copy};
 use bytes::{Buf, Bytes};
 use log::error;
 use std::cell::RefCell;
@@ -95,7 +95,7 @@ enum Backing {
     /// The client gave no file.
     Unreachable,
     /// The file's bytes are not those that the guest sees.
-    Private { _file: Arc<File> },
+    Private { _file: Held },
     /// The file is mapped here.
     Mapped(Mapping),
 }
@@ -193,6 +193,8 @@ impl GuestMemory {
         file: Option<OwnedFd>,
         judge: impl FnOnce(&FileId) -> Sharing,
     ) -> Result<(), MapError> {
+        let file = file.map(|file| Arc::new(File::from(file)));
+        let _held = file.clone().map(Held::new);
         let end = map.address.checked_add(map.size).filter(|_| map.size > 0).ok_or(MapError::Range)?;
         if self.ranges.range(..end).next_back().is_some_and(|(&at, range)| range_end(at, range) > map.address)
         {
@@ -203,7 +205,7 @@ impl GuestMemory {
         }
         let writable = DmaMapFlags::from_bits_retain(map.flags).contains(DmaMapFlags::WRITE);
         let backing = match file {
-            Some(file) => self.back(map, file.into(), writable, judge)?,
+            Some(file) => self.back(map, file, writable, judge)?,
             None => {
                 self.warn_of_missing_file(map, writable);
                 Backing::Unreachable
@@ -216,7 +218,7 @@ impl GuestMemory {
     fn back(
         &mut self,
         map: &DmaMap,
-        file: File,
+        file: Arc<File>,
         writable: bool,
         judge: impl FnOnce(&FileId) -> Sharing,
     ) -> Result<Backing, MapError> {
@@ -240,7 +242,7 @@ impl GuestMemory {
                 );
             }
             self.private = true;
-            return Ok(Backing::Private { _file: file });
+            return Ok(Backing::Private { _file: Held::new(file) });
         }
         let place = FileOffset::from_arc(file, map.offset);
         let len = usize::try_from(map.size).map_err(|_| MapError::Range)?;
@@ -250,7 +252,7 @@ impl GuestMemory {
     fn keep(
         &mut self,
         id: FileId,
-        file: File,
+        file: Arc<File>,
         judge: impl FnOnce(&FileId) -> Sharing,
     ) -> (Arc<File>, Sharing) {
         if let Some(known) = self.files.get(&id)
@@ -262,7 +264,6 @@ impl GuestMemory {
             self.files.retain(|_, known| known.file.strong_count() > 0);
             self.forget_at = self.files.len().saturating_mul(2).max(FORGET_AT);
         }
-        let file = Arc::new(file);
         let sharing = judge(&id);
         self.files.insert(id, KnownFile { file: Arc::downgrade(&file), sharing });
         (file, sharing)

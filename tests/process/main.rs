@@ -7,6 +7,7 @@ mod bus;
 mod buses;
 mod chaos;
 mod engine;
+mod giving_back;
 mod guest;
 mod hosted;
 mod hostile;

@@ -193,6 +193,14 @@ impl Node {
         Duration::from_millis(ticks * 10)
     }
 
+    /// How much time of a processor its first thread has used, in which the event loop is.
+    pub fn main_thread_time(&self) -> Duration {
+        let id = self.child.id();
+        let stat = std::fs::read_to_string(format!("/proc/{id}/task/{id}/schedstat")).unwrap();
+        let nanos = stat.split_whitespace().next().unwrap();
+        Duration::from_nanos(nanos.parse().unwrap())
+    }
+
     /// How much memory it holds, in bytes.
     pub fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
