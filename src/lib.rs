@@ -8,6 +8,7 @@ pub mod adaptor;
 mod allowance;
 pub mod certs;
 pub mod config;
+mod descriptors;
 pub mod event_loop;
 pub mod hosted;
 pub mod logging;

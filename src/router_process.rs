@@ -10,6 +10,7 @@ use crate::adaptor::mesh::neighbour::{End, Neighbour};
 use crate::adaptor::mesh::packet::{Incarnation, Sink as _};
 use crate::adaptor::random::Random;
 use crate::config::RouterConfig;
+use crate::descriptors;
 use crate::event_loop::{EventLoop, Service, Turn};
 use crate::logging::NODES;
 use crate::net::{self, Company, Credentials, LinkEvent, Links};
@@ -59,6 +60,7 @@ impl RouterProcess {
         credentials: Option<Credentials>,
         event_loop: &EventLoop,
     ) -> Result<Self, RunError> {
+        descriptors::prepare(0);
         let seed = getrandom::u64().map_err(io::Error::from)?;
         let incarnation = Incarnation(Random::new(seed).next_nonzero());
         for warning in credentials.iter().flat_map(Credentials::warnings) {

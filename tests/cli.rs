@@ -55,7 +55,9 @@ fn the_log_is_filtered_by_module() {
 fn a_filter_that_says_nothing_is_named_and_silences_nothing() {
     let place = Place::new();
     let log = filtered_log(place.address(1), "nonsense,hyper=debug,assured_rdma=loud");
-    for line in ["'nonsense' is ignored: it is no level", "no module 'hyper'", "'loud' is no level", "told to stop"] {
+    for line in
+        ["'nonsense' is ignored: it is no level", "no module 'hyper'", "'loud' is no level", "told to stop"]
+    {
         assert!(log.contains(line), "{line} in {log}");
     }
 }
@@ -138,10 +140,7 @@ fn bad_configuration_gives_one_line_and_status_2_and_starts_nothing() {
             &["--socket-path", path],
             &format!("socket-path: {path} is given twice, and each bus needs one of its own"),
         ),
-        (
-            &["--log-level", "loud"],
-            "log-level: 'loud' is not one of off, error, warn, info, debug and trace",
-        ),
+        (&["--log-level", "loud"], "log-level: 'loud' is not one of off, error, warn, info, debug and trace"),
         (&["--bus-bits", "9"], "bus-bits: '9' is not a number of bits from 0 to 8"),
         (&["--poll"], "a value is required for '--poll <TIME>' but none was supplied"),
     ] {

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use super::socket;
 use crate::adaptor::Instant;
+use crate::descriptors;
 use crate::poller::{Interest, Poller, Token};
 
 /// How long to leave new connections waiting after the process ran out of descriptors or memory.
@@ -17,6 +18,8 @@ pub struct Listener {
     socket: TcpListener,
     token: Token,
     paused_until: Option<Instant>,
+    /// Connections can't be taken for lack of something, which was told.
+    is_failing: bool,
 }
 
 impl Listener {
@@ -26,7 +29,7 @@ impl Listener {
     /// As [`Poller::add`].
     pub fn new(socket: TcpListener, poller: &Poller, token: Token) -> io::Result<Self> {
         poller.add(&socket, token, Interest::READ)?;
-        Ok(Self { socket, token, paused_until: None })
+        Ok(Self { socket, token, paused_until: None, is_failing: false })
     }
 
     /// Its name in reports.
@@ -45,18 +48,30 @@ impl Listener {
             return None;
         }
         let accepted = self.socket.accept().and_then(|(stream, from)| {
+            if !descriptors::leaves_enough(&stream) {
+                return Err(io::Error::from_raw_os_error(libc::EMFILE));
+            }
             let stream = socket::adopt(stream, from, congestion)?;
             Ok((stream, from))
         });
         match accepted {
-            Ok(accepted) => Some(accepted),
+            Ok(accepted) => {
+                self.is_failing = false;
+                Some(accepted)
+            }
             Err(error) => {
                 use io::ErrorKind as Kind;
                 // A connection that was closed while it waited is nobody's fault.
                 let harmless =
                     [Kind::WouldBlock, Kind::Interrupted, Kind::ConnectionAborted, Kind::ConnectionReset];
                 if !harmless.contains(&error.kind()) {
-                    log::warn!("can't accept a connection, trying again in {PAUSE:?}: {error}");
+                    if !core::mem::replace(&mut self.is_failing, true) {
+                        let advice = descriptors::Advice(descriptors::limit());
+                        match error.raw_os_error() {
+                            Some(libc::EMFILE) => log::warn!("can't accept a connection: {error}; {advice}"),
+                            _ => log::warn!("can't accept a connection: {error}"),
+                        }
+                    }
                     self.set_paused(poller, Some(now.after(PAUSE)));
                 }
                 None

@@ -21,6 +21,7 @@ use crate::adaptor::mesh::packet::Incarnation;
 use crate::adaptor::random::Random;
 use crate::adaptor::{self, Adaptor, Instant, Region, backplane};
 use crate::config::{Config, format_size};
+use crate::descriptors;
 use crate::event_loop::{Clock, EventLoop, Service, Turn};
 use crate::hosted::{self, Devices};
 use crate::net::{self, Company, Credentials, Links};
@@ -136,6 +137,7 @@ impl Node {
         credentials: Option<Credentials>,
         event_loop: &EventLoop,
     ) -> Result<Self, StartError> {
+        descriptors::prepare(config.socket_paths.len());
         let (clock, poller) = (event_loop.clock(), event_loop.poller());
         let now = clock.now();
         for warning in credentials.iter().flat_map(Credentials::warnings) {

@@ -257,7 +257,7 @@ fn report(label: &str, event: Event) {
         Event::PeerRestarted(node, incarnation) => {
             log::warn!(target: NODES, "{label}node {node}: restarted or reset, now incarnation {incarnation}");
         }
-        Event::Reset(incarnation) => log::info!(target: NODES, "{label}reset, now incarnation {incarnation}"),
+        Event::Reset(incarnation) => log::info!("{label}reset, now incarnation {incarnation}"),
         Event::CutLink(_) | Event::MemoryNotShared => {}
     }
 }

@@ -17,7 +17,7 @@ pub use dma::{DmaDone, DmaError, DmaKind, DmaRefused, MAX_DMA, MAX_DMA_TRANSFER,
 use super::descriptors::DescriptorQueue;
 use super::message::{Command, HEADER_SIZE, Header, Kind, MAX_MESSAGE, RegionAccess};
 use super::request::{ConnectionId, DeviceShape, Echo, ReplyToken, Request};
-use super::socket;
+use super::socket::{self, Missing};
 use super::version::Agreement;
 use bytes::{Buf, Bytes, BytesMut};
 use log::warn;
@@ -79,8 +79,8 @@ struct Message {
     header: Header,
     body: Bytes,
     descriptors: Vec<OwnedFd>,
-    /// It came with more descriptors than a message may carry.
-    surplus: bool,
+    /// Why descriptors that it came with are missing.
+    missing: Option<Missing>,
 }
 
 /// See the module.
@@ -197,10 +197,10 @@ impl Connection {
         if received.len == 0 {
             return Ok(Intake::End);
         }
-        let has_descriptors = !received.descriptors.is_empty() || received.surplus;
+        let has_descriptors = !received.descriptors.is_empty() || received.missing.is_some();
         if has_descriptors {
             let begin = self.input.len().saturating_sub(received.len);
-            self.descriptors.push(&self.input, self.position, begin, received.descriptors, received.surplus);
+            self.descriptors.push(&self.input, self.position, begin, received.descriptors, received.missing);
         }
         // A receive also ends behind descriptors.
         self.is_drained = received.len < room && !has_descriptors;
@@ -249,9 +249,9 @@ impl Connection {
         }
         let mut body = self.input.split_to(size).freeze();
         body.advance(HEADER_SIZE);
-        let (descriptors, surplus) = self.descriptors.take(self.position);
+        let (descriptors, missing) = self.descriptors.take(self.position);
         self.position = self.position.saturating_add(size as u64);
-        Ok(Some(Message { header, body, descriptors, surplus }))
+        Ok(Some(Message { header, body, descriptors, missing }))
     }
 
     /// Answers a load with its data. Data of another length than was asked for are cut, or lengthened with all-ones.

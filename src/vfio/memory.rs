@@ -180,19 +180,6 @@ impl GuestMemory {
         file: Option<OwnedFd>,
         judge: impl FnOnce(&FileId) -> Sharing,
     ) -> Result<(), MapError> {
-        let result = self.try_map(map, file, judge);
-        if let Err(error) = &result {
-            error!("guest memory, {:#x} bytes at {:#x}, was not mapped: {error}", map.size, map.address);
-        }
-        result
-    }
-
-    fn try_map(
-        &mut self,
-        map: &DmaMap,
-        file: Option<OwnedFd>,
-        judge: impl FnOnce(&FileId) -> Sharing,
-    ) -> Result<(), MapError> {
         let file = file.map(|file| Arc::new(File::from(file)));
         let _held = file.clone().map(Held::new);
         let end = map.address.checked_add(map.size).filter(|_| map.size > 0).ok_or(MapError::Range)?;

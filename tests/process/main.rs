@@ -6,6 +6,7 @@
 mod bus;
 mod buses;
 mod chaos;
+mod descriptors;
 mod engine;
 mod giving_back;
 mod guest;
