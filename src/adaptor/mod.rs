@@ -175,8 +175,9 @@ impl Adaptor {
                 self.completions.push_back(Completion { tag, data: data.into() });
             }
             Meaning::Registers(offset) => self.load_registers(now, tag, offset, len),
-            Meaning::Queue(..) => {
-                self.completions.push_back(Completion { tag, data: vec![0; len].into() });
+            Meaning::Queue(number, offset) => {
+                let data = self.engine.peek(number, offset, len);
+                self.completions.push_back(Completion { tag, data });
             }
             Meaning::Nothing => self.completions.push_back(Completion::all_ones(tag, len)),
         }
@@ -201,9 +202,13 @@ impl Adaptor {
             Meaning::Queue(number, offset) => self.engine.ring(now, number, offset, data),
             Meaning::Check(..) | Meaning::Nothing => {}
             Meaning::Config(offset) => {
+                let was_master = self.function.config.bus_master_enabled();
                 if self.function.config.write(offset, data) == Some(ConfigAction::FunctionLevelReset) {
                     self.function.reset_level();
                     self.begin_new_life(now);
+                }
+                if !was_master && self.function.config.bus_master_enabled() {
+                    self.engine.retry();
                 }
                 let masked = self.function.config.msix_function_masked();
                 self.function.msix.set_function_mask(masked);
@@ -340,6 +345,12 @@ impl Adaptor {
     /// As [`Self::handle_packet`], where the payload shares memory with nothing but what waits for its answer anyway.
     fn take_packet(&mut self, now: Instant, from: NodeId, packet: Packet) {
         self.mesh.handle_packet(now, from, packet);
+        self.run(now);
+    }
+
+    /// The clock that gives this adaptor its time may have stood still, or have jumped, before `now`.
+    pub fn handle_clock_jump(&mut self, now: Instant) {
+        self.mesh.handle_clock_jump(now);
         self.run(now);
     }
 

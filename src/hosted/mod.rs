@@ -173,7 +173,9 @@ impl Devices {
         let device = self.devices.get_mut(usize::from(device.0)).ok_or(MemoryFault::Unmapped)?;
         let result = device.execute(operation);
         // Refusals are other nodes' doing.
-        if matches!(result, Err(MemoryFault::Unmapped)) && !core::mem::replace(&mut device.failed, true) {
+        if matches!(result, Err(MemoryFault::Unmapped | MemoryFault::Partial))
+            && !core::mem::replace(&mut device.failed, true)
+        {
             log::error!(
                 "device '{}': its file was cut, or there is no room for its bytes; other nodes get target faults",
                 device.name
@@ -197,7 +199,7 @@ impl Device {
                 self.inner.write(segment.address, data)?;
                 Ok(Bytes::new())
             }
-            MemoryOperation::Transfer { .. } => Err(MemoryFault::Refused),
+            MemoryOperation::Touch { .. } | MemoryOperation::Transfer { .. } => Err(MemoryFault::Refused),
             MemoryOperation::Atomic { action, .. } => {
                 let former = self.inner.atomic(segment.address, *action)?;
                 Ok(Bytes::copy_from_slice(&former.to_le_bytes()))

@@ -3,6 +3,7 @@
 //! In each turn everything that has arrived is handed to the core and everything that the core has to say is carried
 //! out, by bounded portions from each source, until there is nothing more to do.
 
+mod budget;
 mod bus;
 mod guest;
 mod outputs;
@@ -13,6 +14,7 @@ use std::rc::Rc;
 
 use thiserror::Error;
 
+use self::budget::Budget;
 use self::bus::Bus;
 use crate::adaptor::address::{NodeId, NodeSet};
 use crate::adaptor::mesh::Timing;
@@ -57,6 +59,8 @@ struct Local {
     adaptor: Adaptor,
     bus: Bus,
     devices: Devices,
+    /// What may still be done of its memory operations in this turn.
+    budget: Budget,
     /// How lines about it begin.
     label: Rc<str>,
 }
@@ -101,7 +105,7 @@ impl Local {
         let token = Token(BUSES.0 | number << BUS_TOKENS);
         let path = config.socket_paths.get(position);
         let bus = Bus::new(path.map(PathBuf::as_path), config.geometry, poller, token, &label)?;
-        Ok(Self { adaptor, bus, devices: Devices::default(), label })
+        Ok(Self { adaptor, bus, devices: Devices::default(), budget: Budget::of(1), label })
     }
 
     fn handle_report(&mut self, now: Instant, report: Report) {
@@ -186,6 +190,10 @@ impl Service for Node {
     /// Hands what has arrived to the core and carries out what it says.
     fn turn(&mut self, now: Instant) -> Turn {
         self.links.handle_timeout(now);
+        let buses = self.locals.len();
+        for local in &mut self.locals {
+            local.budget = Budget::of(buses);
+        }
         let mut turn = Turn::of(self.receive(now));
         for local in &mut self.locals {
             turn = turn.max(local.take_in(now));
@@ -196,6 +204,12 @@ impl Service for Node {
             turn = turn.max(local.flush(now));
         }
         turn
+    }
+
+    fn handle_clock_jump(&mut self, now: Instant) {
+        for local in &mut self.locals {
+            local.adaptor.handle_clock_jump(now);
+        }
     }
 
     fn is_polling(&self) -> bool {

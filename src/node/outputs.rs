@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use super::budget::Budget;
 use super::{Local, Node};
 use crate::adaptor::event::Event;
 use crate::adaptor::memory::{Home, Lent, MemoryFault, MemoryOperation, MemoryResult, OperationId, Segment};
@@ -20,6 +21,10 @@ const ROUNDS_A_TURN: usize = 4;
 const OPERATIONS_AT_ONCE: usize = 256;
 /// Bytes that they move, after which no more are begun.
 const BYTES_AT_ONCE: usize = 1 << 20;
+/// Packets of all links that are taken in one turn.
+const PACKETS_A_TURN: usize = 2048;
+/// Rings that are looked at without a doorbell in one turn.
+const LOOKS_A_TURN: usize = 256;
 
 impl Local {
     /// Executes an operation where it belongs, or begins one on the guest's bus; `None` then.
@@ -53,7 +58,8 @@ impl Local {
 
     /// Looks at the rings that the core looks at without a doorbell. What is found in one comes out as operations.
     pub(super) fn probe(&mut self, now: Instant) {
-        while let Some(operation) = self.adaptor.poll_probe(now) {
+        for _ in 0..LOOKS_A_TURN {
+            let Some(operation) = self.adaptor.poll_probe(now) else { return };
             if let Some(result) = self.bus.execute(&operation) {
                 self.adaptor.handle_memory_done(now, operation.id(), result);
             }
@@ -90,12 +96,19 @@ impl Node {
         }
         for _ in 0..OPERATIONS_AT_ONCE {
             let Some(local) = self.locals.get_mut(number) else { return progress };
+            if local.budget.is_spent() {
+                break;
+            }
             // An operation is executed under a lease that may run out while this turn lasts.
             let now = self.clock.now();
             local.adaptor.handle_bus_ready(local.bus.takes_bus_operations());
             let Some(operation) = local.adaptor.poll_memory(now) else { return progress };
             progress = true;
             let id = operation.id();
+            local.budget.spend(operation.segments());
+            if let MemoryOperation::Transfer { from, .. } = &operation {
+                local.budget.spend(&from.source.segments);
+            }
             bytes =
                 operation.segments().iter().fold(bytes, |bytes, segment| bytes.saturating_add(segment.len));
             let result = match operation {
@@ -121,7 +134,8 @@ impl Node {
     /// Hands everything that came over the links, and from the other buses, to the core. Returns whether there was anything.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
         let mut progress = self.exchange();
-        while let Some(event) = self.links.poll_event(now) {
+        for _ in 0..PACKETS_A_TURN {
+            let Some(event) = self.links.poll_event(now) else { break };
             progress = true;
             match event {
                 LinkEvent::Up(link, neighbour) => self.paths.handle_link_up(link, neighbour),
@@ -214,10 +228,24 @@ impl Node {
         let mut progress = self.exchange();
         let (locals, paths) = (&mut self.locals, &mut self.paths);
         let own = paths.own();
+        let links = self.links.count();
+        let share = || Budget::of(links).part(ROUNDS_A_TURN);
+        // The links have their turn one after the other.
+        let (mut current, mut budget) = (None, share());
         progress |= self.links.transmit(|link, out| {
+            if current.replace(link) != Some(link) {
+                budget = share();
+            }
+            if budget.is_spent() {
+                return false;
+            }
+            budget.spend(&[]);
             let packet = paths.serve(link, |from, to| {
                 let Local { adaptor, bus, .. } = locals.get_mut(own.number(from)?)?;
-                adaptor.poll_packet(now, to, &mut |source| bus.load(source))
+                adaptor.poll_packet(now, to, &mut |source| {
+                    budget.spend(&source.segments);
+                    bus.load(source)
+                })
             });
             packet.map(|packet| packet.emit(out)).is_some()
         });
@@ -257,6 +285,16 @@ fn report(label: &str, event: Event) {
         Event::PeerRestarted(node, incarnation) => {
             log::warn!(target: NODES, "{label}node {node}: restarted or reset, now incarnation {incarnation}");
         }
+        Event::RoundTripTooLong { peer, round_trip, lease } => log::warn!(
+            target: NODES,
+            "{label}node {peer}: the round trip takes {round_trip:?}, too long for a lease of {lease:?}: writes are not \
+             executed in time; raise --deadline at both nodes"
+        ),
+        Event::LeaseDiffers { peer, lease, own } => log::warn!(
+            target: NODES,
+            "{label}node {peer}: has a lease of {lease:?}, this node one of {own:?}: the two are configured with different \
+             --deadline or --lease"
+        ),
         Event::Reset(incarnation) => log::info!("{label}reset, now incarnation {incarnation}"),
         Event::CutLink(_) | Event::MemoryNotShared => {}
     }

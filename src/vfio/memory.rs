@@ -307,6 +307,9 @@ impl GuestMemory {
     pub fn execute(&self, operation: &MemoryOperation) -> MemoryResult {
         match operation {
             MemoryOperation::Read { segments, .. } => self.load(segments),
+            MemoryOperation::Touch { segments, write, .. } => {
+                self.resolve(segments, *write).map(|_| Bytes::new())
+            }
             MemoryOperation::Atomic { segment, action, .. } => {
                 let pieces = self.resolve(core::slice::from_ref(segment), true)?;
                 // A number that is cut in two is no number.

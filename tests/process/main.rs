@@ -8,6 +8,7 @@ mod buses;
 mod chaos;
 mod descriptors;
 mod engine;
+mod fairness;
 mod giving_back;
 mod guest;
 mod hosted;

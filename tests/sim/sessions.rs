@@ -16,7 +16,7 @@ const CHECKS: u64 = 0x90;
 const IO_PART: u64 = 16 << 16;
 
 fn configure(world: &mut World, node: NodeId, offset: u64, data: &[u8]) {
-    let now = world.now;
+    let now = world.local(node);
     world.adaptor(node).handle_store(now, Region::Config, offset, data).unwrap();
     world.take_outputs();
 }
@@ -65,7 +65,7 @@ fn no_false_ok_from_a_function_that_no_driver_began_to_use() {
     let mut world = World::new(1, 2);
     assert_served(&mut world);
     // The function was replaced by a new one; its registers are there when memory space is.
-    let now = world.now;
+    let now = world.local(A);
     world.adaptor(A).handle_reset(now);
     world.take_outputs();
     assert_silent(&mut world, "memory space is off");
@@ -92,7 +92,7 @@ fn each_reset_ends_the_session() {
             configure(world, A, 4, &[6, 0]);
         }),
         ("machine", |world| {
-            let now = world.now;
+            let now = world.local(A);
             world.adaptor(A).handle_reset(now);
             configure(world, A, 4, &[6, 0]);
         }),

@@ -188,6 +188,9 @@ impl Master {
             let id = self.begin(Purpose::Command);
             return Some(match step {
                 Step::Read(segments) => MemoryOperation::Read { id, home: Home::Guest, segments },
+                Step::Touch(segments, write) => {
+                    MemoryOperation::Touch { id, home: Home::Guest, segments, write }
+                }
                 Step::Write(segment, data) => {
                     MemoryOperation::Write { id, home: Home::Guest, segments: vec![segment], data }
                 }
@@ -390,16 +393,18 @@ impl Master {
                 self.count_served(Direction::Write);
                 self.answer(origin, ticket, Code::Ok, former);
             }
-            (Purpose::Write { origin, ticket }, Err(MemoryFault::Lender)) => {
-                self.answer(origin, ticket, Code::LocalFault, Bytes::new());
-            }
             (
                 Purpose::Write { origin, ticket }
                 | Purpose::Atomic { origin, ticket }
                 | Purpose::Read { origin, ticket, .. },
-                _,
+                result,
             ) => {
-                self.answer(origin, ticket, Code::TargetFault, Bytes::new());
+                let code = match result {
+                    Err(MemoryFault::Lender) => Code::LocalFault,
+                    Err(MemoryFault::Partial) => Code::Partial,
+                    _ => Code::TargetFault,
+                };
+                self.answer(origin, ticket, code, Bytes::new());
             }
         }
     }
