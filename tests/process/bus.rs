@@ -103,7 +103,9 @@ fn a_long_write_that_fails_in_the_midst_is_of_unknown_outcome() {
     };
     assert_eq!(run(&mut stage, 0xf00, 0x100), (0, 0x100, 0));
     // Over the end of the device, and where there is none.
+    stage.near.set_memory(BASE + 0x8000, &[7; 0x200]);
     assert_eq!(run(&mut stage, 0xf00, 0x200), (PARTIAL, 0, PARTIAL.into()));
+    assert_eq!(stage.machine.byte(DEVICE + 0xfff), Some(7), "a part was done");
     assert_eq!(run(&mut stage, 0x1000, 8), (PARTIAL, 0, PARTIAL.into()));
     assert_eq!(run(&mut stage, 0x1000, 1), (TARGET_FAULT, 0, 0));
 }
