@@ -100,9 +100,10 @@ pub enum Error {
         /// How often it was tried.
         attempts: u32,
     },
-    /// The adaptor was reset between an access and its check, which then says nothing about the access.
+    /// The adaptor was reset, or a program acknowledged a log overflow, between an access and its check, which then says
+    /// nothing about the access.
     #[error(
-        "{direction} of {length} bytes at {place}: outcome unknown: this node's adaptor was reset meanwhile"
+        "{direction} of {length} bytes at {place}: outcome unknown: this node's adaptor was reset, or a log overflow was acknowledged, meanwhile"
     )]
     Reset {
         /// Which way the data went.
@@ -159,6 +160,11 @@ pub enum Error {
         /// The place.
         place: Place,
     },
+    /// The handle is another process's.
+    #[error(
+        "this was made before fork(2) by the parent process: a child opens the adaptor and makes what it needs itself"
+    )]
+    Forked,
     /// A file could not be read or written.
     #[error("cannot read or write the file: {0}")]
     File(io::Error),
@@ -202,6 +208,7 @@ impl Error {
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Call { source, .. } | Self::Open { source, .. } => source.raw_os_error(),
+            Self::Forked => Some(libc::ECHILD),
             _ => None,
         }
     }
@@ -242,6 +249,13 @@ impl CallKind {
             (_, libc::ENODEV) => "the adaptor was removed",
             (_, libc::EIO) => "the adaptor does not answer; a reset may help",
             (_, libc::ETIMEDOUT) => "the adaptor did not answer in time; whether it was done is unknown",
+            (_, libc::ECHILD) => {
+                "the file was opened before fork(2) by the parent process: a child opens the adaptor itself"
+            }
+            (_, libc::EDQUOT) => {
+                "more windows, keys, queues or doorbells than one user may have (the module's parameter user_share)"
+            }
+            (_, libc::EINTR) => "the process was killed meanwhile",
             (_, libc::ENOTTY) => "the loaded module does not know this call; is it older than this program?",
             (Export(Space::Io), libc::EINVAL) => {
                 "in the I/O space offset and size must be multiples of 4096, between 0x1000 and 0x10000, with at least one right and one node"
@@ -312,6 +326,9 @@ impl CallKind {
                 "the adaptor is older than version 1.1 of the device, which has this"
             }
             (Reset, libc::EPERM) => "only root may reset the adaptor",
+            (_, libc::ESTALE) => {
+                "the adaptor was disabled, or is another one than it was: ardma reset, or unbinding and binding its driver, brings it back"
+            }
             _ => "the module refused",
         }
     }
