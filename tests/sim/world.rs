@@ -12,20 +12,24 @@ use assured_rdma::adaptor::master::{HostedWindow, Rights};
 use assured_rdma::adaptor::memory::{
     AtomicAction, DeviceId, Home, Lent, MemoryFault, MemoryOperation, Segment,
 };
-use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::mesh::packet::Incarnation;
+use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
+use assured_rdma::adaptor::mesh::{self, Timing};
 use assured_rdma::adaptor::random::Random;
 use assured_rdma::adaptor::transaction::{Finished, Payload, Request, RequestKind, TransactionId};
-use assured_rdma::adaptor::{Adaptor, Busy, Event, Instant, LoadTag, Region, Settings, backplane};
+use assured_rdma::adaptor::{Adaptor, Busy, Event, Instant, LoadTag, Region, Settings, backplane, target};
 use assured_rdma::router::Paths;
 use bytes::Bytes;
 
+use crate::clock::Clock;
 use crate::network::{Faults, Network, Station};
 
 pub const DEADLINE: Duration = Duration::from_millis(500);
 pub const LEASE: Duration = Duration::from_millis(150);
 pub const KEEPALIVE: Duration = Duration::from_secs(2);
 pub const TIMING: Timing = Timing { deadline: DEADLINE, lease: LEASE, keepalive: KEEPALIVE };
+/// The longest time by the world's clock that an access may take: a node's own clock may be slow.
+pub const PATIENCE: Duration = Duration::from_micros(500_500);
 pub const WINDOW: u64 = 4 << 20;
 /// Guest memory: commands in the first pages, the exported window behind.
 /// What is behind that is for the DMA engine.
@@ -70,9 +74,15 @@ pub struct World {
     /// By the place of their first node; one that claims to be somebody else has another place than its id.
     pub processes: BTreeMap<NodeId, Process>,
     pub network: Network,
+    /// By the place of a process's first node; those without one have the world's time.
+    clocks: BTreeMap<NodeId, Clock>,
+    /// Processes that will notice that their clocks stood still or jumped, and when.
+    awakening: BTreeMap<NodeId, Instant>,
     /// The nodes that each is configured to know; none where routers join them.
     peers: NodeSet,
     timing: fn(NodeId) -> Timing,
+    /// Where the numbers of all flows begin.
+    window: mesh::limits::Window,
     pub packets: u64,
     /// Steps in a row that took no time.
     steps_now: u32,
@@ -123,12 +133,15 @@ impl World {
         let ids: Vec<NodeId> = processes.iter().flat_map(|buses| buses.nodes()).collect();
         let mut world = Self {
             timing,
+            window: numbers(seed),
             now: Instant::from_nanos(1_000_000),
             faults: Faults::NONE,
             random: Random::new(seed),
             nodes: BTreeMap::new(),
             processes: BTreeMap::new(),
             network: Network::default(),
+            clocks: BTreeMap::new(),
+            awakening: BTreeMap::new(),
             peers: if routers == 0 { ids.iter().copied().collect() } else { NodeSet::EMPTY },
             packets: 0,
             steps_now: 0,
@@ -166,9 +179,10 @@ impl World {
         for (id, &place) in buses.nodes().zip(&places) {
             self.start_node(host, place, id, buses.span().bits());
         }
+        let now = self.clock_of(host).at(self.now);
         let others = |place: &NodeId| places.contains(place);
         let adaptors = self.nodes.iter_mut().filter(|(place, _)| others(place));
-        backplane::join(self.now, &mut adaptors.map(|(_, node)| &mut node.adaptor).collect::<Vec<_>>());
+        backplane::join(now, &mut adaptors.map(|(_, node)| &mut node.adaptor).collect::<Vec<_>>());
         let life = Incarnation(self.random.next_nonzero());
         self.processes.insert(host, Process { buses, places, paths: Paths::new(buses), life });
     }
@@ -184,7 +198,7 @@ impl World {
         };
         let mut node = Node {
             host,
-            adaptor: Adaptor::new(settings),
+            adaptor: Adaptor::with_limits(settings, target::Limits::default(), self.window),
             memory: vec![0; MEMORY],
             devices: Vec::new(),
             paused_until: Instant::ZERO,
@@ -192,7 +206,8 @@ impl World {
             cookie: 0,
         };
         // Memory space and bus master, as the guest's kernel enables them.
-        node.adaptor.handle_store(self.now, Region::Config, 4, &[6, 0]).unwrap();
+        let now = self.clock_of(host).at(self.now);
+        node.adaptor.handle_store(now, Region::Config, 4, &[6, 0]).unwrap();
         self.nodes.insert(place, node);
     }
 
@@ -217,7 +232,7 @@ impl World {
 
     /// The guest of a node is reset; its process lives on.
     pub fn reset(&mut self, id: NodeId) {
-        let now = self.now;
+        let now = self.local(id);
         let node = self.nodes.get_mut(&id).unwrap();
         node.adaptor.handle_reset(now);
         node.adaptor.handle_store(now, Region::Config, 4, &[6, 0]).unwrap();
@@ -238,6 +253,54 @@ impl World {
             router => {
                 let paused = self.paused_until(router);
                 *paused = until.max(*paused);
+            }
+        }
+    }
+
+    /// The clock of the process of a node.
+    pub fn clock(&mut self, place: NodeId) -> &mut Clock {
+        let host = self.nodes[&place].host;
+        self.clocks.entry(host).or_insert(Clock::TRUE)
+    }
+
+    /// What the clock of a node's process shows.
+    pub fn local(&self, place: NodeId) -> Instant {
+        self.clock_of(self.nodes[&place].host).at(self.now)
+    }
+
+    fn clock_of(&self, host: NodeId) -> Clock {
+        self.clocks.get(&host).copied().unwrap_or(Clock::TRUE)
+    }
+
+    /// A node's process stands still, and its clock with it, as in a virtual machine that is stopped. It notices.
+    pub fn freeze(&mut self, place: NodeId, time: Duration) {
+        self.freeze_unnoticed(place, time);
+        let (host, at) = (self.nodes[&place].host, self.now.after(time));
+        self.awakening.insert(host, at);
+    }
+
+    /// As [`World::freeze`], but nothing tells the process of it.
+    pub fn freeze_unnoticed(&mut self, place: NodeId, time: Duration) {
+        let now = self.now;
+        self.clock(place).stops(now, time);
+        self.pause(place, time);
+    }
+
+    /// The clock of a node's process jumps ahead, which it notices.
+    pub fn jump(&mut self, place: NodeId, by: Duration) {
+        let (now, host) = (self.now, self.nodes[&place].host);
+        self.clock(place).jumps(now, by);
+        self.awakening.insert(host, now);
+        self.awake();
+    }
+
+    /// Tells processes that their clocks stood still.
+    fn awake(&mut self) {
+        while let Some((&host, _)) = self.awakening.iter().find(|(_, at)| **at <= self.now) {
+            self.awakening.remove(&host);
+            for place in self.processes[&host].places.clone() {
+                let now = self.local(place);
+                self.adaptor(place).handle_clock_jump(now);
             }
         }
     }
@@ -281,7 +344,7 @@ impl World {
     }
 
     pub fn store(&mut self, at: NodeId, node: NodeId, offset: u64, data: &[u8]) -> Result<(), Busy> {
-        let now = self.now;
+        let now = self.local(at);
         let result = self.adaptor(at).handle_store(now, Region::Access, Self::space(node, offset), data);
         self.take_outputs();
         result
@@ -296,21 +359,21 @@ impl World {
         id: TransactionId,
         kind: RequestKind<Payload>,
     ) {
-        let now = self.now;
+        let now = self.local(at);
         let request = Request { id, place: Place { node, at: Location::memory(offset) }, kind, posted: now };
         self.adaptor(at).handle_bulk(now, request);
         self.take_outputs();
     }
 
     pub fn idle(&mut self, at: NodeId) {
-        let now = self.now;
+        let now = self.local(at);
         self.adaptor(at).handle_idle(now);
         self.take_outputs();
     }
 
     /// Begins a load; its answer comes from [`Self::answer`].
     pub fn begin_load(&mut self, at: NodeId, region: Region, offset: u64, len: usize) -> LoadTag {
-        let now = self.now;
+        let now = self.local(at);
         let node = self.nodes.get_mut(&at).unwrap();
         let tag = LoadTag(node.next_tag);
         node.next_tag += 1;
@@ -335,7 +398,7 @@ impl World {
             if let Some(data) = self.answer(at, tag) {
                 return data;
             }
-            assert!(self.now.since(start) <= DEADLINE, "bounded: a load takes longer than the deadline");
+            assert!(self.now.since(start) <= PATIENCE, "bounded: a load takes longer than the deadline");
             self.step();
         }
     }
@@ -356,14 +419,14 @@ impl World {
     }
 
     pub fn set_register(&mut self, at: NodeId, offset: u64, value: u32) {
-        let now = self.now;
+        let now = self.local(at);
         self.adaptor(at).handle_store(now, Region::Registers, offset, &value.to_le_bytes()).unwrap();
         self.take_outputs();
     }
 
     /// As [`Self::set_register`], of 64 bits.
     pub fn set_wide_register(&mut self, at: NodeId, offset: u64, value: u64) {
-        let now = self.now;
+        let now = self.local(at);
         self.adaptor(at).handle_store(now, Region::Registers, offset, &value.to_le_bytes()).unwrap();
         self.take_outputs();
     }
@@ -430,11 +493,17 @@ impl World {
     }
 
     fn next_moment(&self) -> Instant {
-        let timers = self
-            .nodes
-            .values()
-            .filter_map(|node| node.adaptor.poll_timeout().map(|at| at.max(node.paused_until)));
-        timers.chain(self.network.next_moment()).min().unwrap_or(Instant::from_nanos(u64::MAX)).max(self.now)
+        let timers = self.nodes.values().filter_map(|node| {
+            let at = node.adaptor.poll_timeout()?;
+            Some(self.clock_of(node.host).when(at).max(node.paused_until))
+        });
+        let awakening = self.awakening.values().copied();
+        timers
+            .chain(awakening)
+            .chain(self.network.next_moment())
+            .min()
+            .unwrap_or(Instant::from_nanos(u64::MAX))
+            .max(self.now)
     }
 
     /// Goes to the next moment at which something happens, and lets it happen.
@@ -443,9 +512,11 @@ impl World {
         self.steps_now = if next > self.now { 0 } else { self.steps_now + 1 };
         assert!(self.steps_now < 10_000, "time stands still: something is always due and never done");
         self.now = next;
+        self.awake();
         self.deliver_parcels();
         let now = self.now;
         for node in self.nodes.values_mut().filter(|node| node.paused_until <= now) {
+            let now = self.clocks.get(&node.host).map_or(now, |clock| clock.at(now));
             if node.adaptor.poll_timeout().is_some_and(|at| at <= now) {
                 node.adaptor.handle_timeout(now);
             }
@@ -469,7 +540,7 @@ impl World {
 
     /// As the daemon does: memory, the other buses, links, and what is for the guests and the operator.
     fn take_outputs_of(&mut self, host: NodeId, silent: &mut Vec<(NodeId, NodeId)>) {
-        let now = self.now;
+        let now = self.clock_of(host).at(self.now);
         let places = self.processes[&host].places.clone();
         loop {
             places.iter().for_each(|&place| self.execute_memory_operations(place));
@@ -480,7 +551,7 @@ impl World {
             }
         }
         for (link, other) in self.links_of(host) {
-            while !self.network.is_full(now, host.into(), other) {
+            while !self.network.is_full(self.now, host.into(), other) {
                 let (nodes, process) = (&mut self.nodes, self.processes.get_mut(&host).unwrap());
                 let buses = process.buses;
                 let packet = process.paths.serve(link, |from, to| {
@@ -534,7 +605,7 @@ impl World {
     }
 
     fn execute_operations(&mut self, id: NodeId, poll: fn(&mut Adaptor, Instant) -> Option<MemoryOperation>) {
-        let now = self.now;
+        let now = self.local(id);
         while let Some(operation) = poll(&mut self.nodes.get_mut(&id).unwrap().adaptor, now) {
             let operation = match operation {
                 MemoryOperation::Transfer { id: operation, home, segments, from } => {
@@ -574,6 +645,12 @@ impl World {
             node.adaptor.handle_memory_done(now, id_of, result);
         }
     }
+}
+
+/// In every other world the numbers of all flows wrap soon.
+fn numbers(seed: u64) -> mesh::limits::Window {
+    let (first, epoch) = if seed & 1 == 1 { (u32::MAX - 3, u32::MAX - 1) } else { (0, 0) };
+    mesh::limits::Window { first: Sequence(first), epoch: Epoch(epoch), ..mesh::limits::Window::default() }
 }
 
 fn collect(memory: &[u8], segments: &[Segment]) -> Result<Bytes, MemoryFault> {
