@@ -30,7 +30,13 @@ impl Local {
     fn perform(&mut self, operation: &MemoryOperation) -> Option<MemoryResult> {
         match operation.home() {
             Home::Hosted(device) => Some(self.devices.execute(device, operation)),
-            Home::Guest | Home::Bus => self.bus.execute(operation),
+            Home::Guest | Home::Bus => {
+                let result = self.bus.execute(operation);
+                if matches!(operation, MemoryOperation::Descriptor { .. }) {
+                    self.adaptor.handle_memory_view(self.bus.memory_view());
+                }
+                result
+            }
         }
     }
 

@@ -188,6 +188,7 @@ impl Master {
             let id = self.begin(Purpose::Command);
             return Some(match step {
                 Step::Read(segments) => MemoryOperation::Read { id, home: Home::Guest, segments },
+                Step::Descriptor(segment, proof) => MemoryOperation::Descriptor { id, segment, proof },
                 Step::Touch(segments, write) => {
                     MemoryOperation::Touch { id, home: Home::Guest, segments, write }
                 }
@@ -299,6 +300,11 @@ impl Master {
     /// Whether adaptor and guest see the same memory, as far as it is known.
     pub fn sharing(&self) -> Sharing {
         self.mailbox.sharing()
+    }
+
+    /// What the bus side knows about the guest's memory.
+    pub const fn memory_view(&self) -> MemoryView {
+        self.mailbox.view()
     }
 
     /// The messages of other nodes.
