@@ -13,7 +13,6 @@ use crate::adaptor::memory::{
 };
 use crate::adaptor::pci::msix::VECTORS;
 use crate::adaptor::{Adaptor, Busy, Completion, Instant, LoadTag, MemoryView, Region};
-use crate::chatter::Chatter;
 use crate::event_loop::Turn;
 use crate::poller::{Interest, Poller, Report, Token};
 use crate::reaper;
@@ -67,8 +66,6 @@ pub struct Guest {
     interest: Interest,
     waiting: Waiting,
     next_load: u64,
-    /// Says what memory was not mapped.
-    chatter: Chatter,
     /// The socket may hold more than was received.
     readable: bool,
     /// Something was handed in since the core was last told that there is nothing more.
@@ -99,7 +96,6 @@ impl Guest {
             waiting: Waiting::Nothing,
             // So that the answer to an earlier guest's load finds none of this one's.
             next_load: token.0 << 32,
-            chatter: Chatter::of_a_series(),
             readable: false,
             stirred: false,
         })
@@ -216,10 +212,7 @@ impl Guest {
                 let result = self.memory.map(&map, file, |file| sharing_in(process, file));
                 if let Err(error) = &result {
                     let (label, size, address) = (&self.label, map.size, map.address);
-                    let line = format_args!(
-                        "{label}guest memory of {size:#x} bytes at {address:#x} not mapped: {error}"
-                    );
-                    self.chatter.log(now, log::Level::Error, line);
+                    log::error!("{label}guest memory of {size:#x} bytes at {address:#x} not mapped: {error}");
                 }
                 self.connection.reply(token, result.map_err(|error| error.errno()));
                 adaptor.handle_memory_view(self.memory_view());
@@ -228,8 +221,7 @@ impl Guest {
                 let result = self.memory.unmap(&unmap);
                 if let Err(error) = &result {
                     let (label, address) = (&self.label, unmap.address);
-                    let line = format_args!("{label}guest memory at {address:#x} not unmapped: {error}");
-                    self.chatter.log(now, log::Level::Error, line);
+                    log::error!("{label}guest memory at {address:#x} not unmapped: {error}");
                 }
                 self.connection.reply(token, result.map_err(|error| error.errno()));
                 adaptor.handle_memory_view(self.memory_view());
