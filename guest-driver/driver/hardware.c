@@ -10,11 +10,6 @@
 
 #include "driver.h"
 
-/* Adaptors of version 1.1 and before have no such register, and read as 0 there. */
-#ifndef ARDMA_REG_SESSION
-#define ARDMA_REG_SESSION	0x01d0
-#endif
-
 /* How long the adaptor may take to be ready, or to begin a new life. */
 #define ARDMA_READY_MS		2000
 #define ARDMA_READY_POLL_MS	10
