@@ -7,10 +7,11 @@
 pub mod adaptor;
 mod allowance;
 pub mod certs;
-mod chatter;
 pub mod config;
+mod descriptors;
 pub mod event_loop;
 pub mod hosted;
+pub mod logging;
 mod mapped;
 pub mod net;
 pub mod node;

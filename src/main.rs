@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use assured_rdma::certs;
 use assured_rdma::config::{Config, RawConfig, RawRouterConfig, RouterConfig, read_file};
 use assured_rdma::net::{Credentials, Owner, TlsFiles};
-use assured_rdma::{node, router_process};
+use assured_rdma::{logging, node, router_process};
 
 /// Exit status where what the user asked for makes no sense; 1 is for what went wrong in doing it.
 const BAD_USAGE: u8 = 2;
@@ -99,7 +99,7 @@ impl Failure {
     }
 
     fn tell(&self) -> ExitCode {
-        complain(&self.line);
+        logging::complain(&self.line);
         ExitCode::from(self.status)
     }
 }
@@ -114,10 +114,12 @@ fn main() -> ExitCode {
         Command::Router(args) => router(*args),
         Command::Certs(args) => make_certs(&args),
     };
-    match result {
+    let status = match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.tell(),
-    }
+    };
+    logging::finish();
+    status
 }
 
 fn adaptor(args: AdaptorArgs) -> Result<(), Failure> {
@@ -130,7 +132,7 @@ fn adaptor(args: AdaptorArgs) -> Result<(), Failure> {
     if args.source.print_config {
         return show(&config.to_toml());
     }
-    begin_to_log();
+    logging::begin(config.log_level);
     node::run(&config, credentials).map_err(|error| Failure::running(&error))
 }
 
@@ -144,18 +146,13 @@ fn router(args: RouterArgs) -> Result<(), Failure> {
     if args.source.print_config {
         return show(&config.to_toml());
     }
-    begin_to_log();
+    logging::begin(config.log_level);
     router_process::run(&config, credentials).map_err(|error| Failure::running(&error))
 }
 
 fn load_credentials(files: Option<&TlsFiles>, own: Owner) -> Result<Option<Credentials>, Failure> {
     let credentials = files.map(|files| Credentials::load(files, own)).transpose();
     credentials.map_err(|error| Failure::usage(&error))
-}
-
-fn begin_to_log() {
-    let filter = env_logger::Env::default().default_filter_or("info");
-    env_logger::Builder::from_env(filter).format_target(false).init();
 }
 
 fn make_certs(args: &CertsArgs) -> Result<(), Failure> {
@@ -199,15 +196,8 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, ExitCode> 
             let problem = text.split("\n\nUsage:").next().unwrap_or_default();
             let problem = problem.split("\n\nFor more information").next().unwrap_or_default();
             let problem = problem.strip_prefix("error: ").unwrap_or(problem);
-            complain(&problem.replace("\n\n", "; "));
+            logging::complain(&problem.replace("\n\n", "; "));
             Err(ExitCode::from(BAD_USAGE))
         }
     }
-}
-
-/// One line on stderr, whatever is in `text`.
-fn complain(text: &str) {
-    let words: Vec<_> = text.split_whitespace().collect();
-    // There is nobody else to tell where this fails.
-    let _ = writeln!(std::io::stderr(), "assured-rdma: {}", words.join(" "));
 }

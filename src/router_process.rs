@@ -9,9 +9,10 @@ use crate::adaptor::mesh::limits::KEEPALIVE_PARTS;
 use crate::adaptor::mesh::neighbour::{End, Neighbour};
 use crate::adaptor::mesh::packet::{Incarnation, Sink as _};
 use crate::adaptor::random::Random;
-use crate::chatter::Chatter;
 use crate::config::RouterConfig;
+use crate::descriptors;
 use crate::event_loop::{EventLoop, Service, Turn};
+use crate::logging::NODES;
 use crate::net::{self, Company, Credentials, LinkEvent, Links};
 use crate::poller::{Report, Token};
 use crate::router::{Counters, Router, RouterEvent, Settings};
@@ -33,7 +34,6 @@ pub enum RunError {
 struct RouterProcess {
     router: Router,
     links: Links,
-    chatter: Chatter,
 }
 
 /// Runs a router until the process is told to stop. With `credentials`, the links use TLS.
@@ -60,6 +60,7 @@ impl RouterProcess {
         credentials: Option<Credentials>,
         event_loop: &EventLoop,
     ) -> Result<Self, RunError> {
+        descriptors::prepare(0);
         let seed = getrandom::u64().map_err(io::Error::from)?;
         let incarnation = Incarnation(Random::new(seed).next_nonzero());
         for warning in credentials.iter().flat_map(Credentials::warnings) {
@@ -82,7 +83,7 @@ impl RouterProcess {
         let routers = if routers.is_empty() { "none".to_owned() } else { routers.join(", ") };
         let transport = if config.tls.is_some() { "TLS" } else { "plain TCP" };
         log::info!("router: listening on {}, routers: {routers}; links are {transport}", config.listen);
-        Ok(Self { router, links, chatter: Chatter::of_a_network() })
+        Ok(Self { router, links })
     }
 
     /// Hands everything that came over the links to the core. Returns whether there was anything.
@@ -115,17 +116,13 @@ impl RouterProcess {
                 }
                 RouterEvent::Reached(node, distance, life) => {
                     let plural = if distance == 1 { "" } else { "s" };
-                    let line = format!(
+                    log::info!(
+                        target: NODES,
                         "node {node}: reached over {distance} router{plural}, life {life} of its adaptor"
                     );
-                    self.chatter.log(now, log::Level::Info, line);
                 }
                 RouterEvent::Lost(node) => {
-                    self.chatter.log(
-                        now,
-                        log::Level::Info,
-                        format_args!("node {node}: not reached any more"),
-                    );
+                    log::info!(target: NODES, "node {node}: not reached any more");
                 }
             }
         }

@@ -97,6 +97,7 @@ fn adaptor(node: NodeId) -> Adaptor {
     };
     let mut adaptor = Adaptor::new(settings);
     adaptor.handle_store(Instant::ZERO, Region::Config, 4, &[6, 0]).unwrap();
+    adaptor.handle_store(Instant::ZERO, Region::Registers, 0x1d0, &1u32.to_le_bytes()).unwrap();
     adaptor
 }
 

@@ -17,8 +17,14 @@ use node::{Node, PATIENCE, Place};
 
 /// Starts a router at `address` with a filter for its log, tells it to stop once it listens, and gives what it said.
 fn filtered_log(address: SocketAddr, filter: &str) -> String {
+    log_of_router(address, filter, &[])
+}
+
+/// As [`filtered_log`], with these options besides.
+fn log_of_router(address: SocketAddr, filter: &str, options: &[&str]) -> String {
     let child = Command::new(env!("CARGO_BIN_EXE_assured-rdma"))
         .args(["router", "--listen", &address.to_string()])
+        .args(options)
         .env("RUST_LOG", filter)
         .stderr(Stdio::piped())
         .spawn()
@@ -42,6 +48,38 @@ fn the_log_is_filtered_by_module() {
         assert!(log.contains("router: listening") && log.contains("packets passed on"), "{log}");
         // Of another module.
         assert_eq!(log.contains("told to stop"), stop, "{filter}: {log}");
+    }
+}
+
+#[test]
+fn a_filter_that_says_nothing_is_named_and_silences_nothing() {
+    let place = Place::new();
+    let log = filtered_log(place.address(1), "nonsense,hyper=debug,assured_rdma=loud");
+    for line in
+        ["'nonsense' is ignored: it is no level", "no module 'hyper'", "'loud' is no level", "told to stop"]
+    {
+        assert!(log.contains(line), "{line} in {log}");
+    }
+}
+
+#[test]
+fn the_log_begins_at_the_level_that_was_asked_for() {
+    let place = Place::new();
+    let file = place.file("router.toml");
+    let path = file.display().to_string();
+    let (level, config) = (["--log-level", "warn"], ["--config", &path]);
+    for (id, filter, in_file, options, has_info) in [
+        (1, "", "", &[][..], true),
+        (2, "", "", &level, false),
+        (3, "", "log-level = 'off'", &config, false),
+        (4, "", "log-level = 'off'", &[config, ["--log-level", "info"]].concat(), true),
+        (5, "info", "", &level, true),
+        (6, "assured_rdma::router_process", "", &level, true),
+        (7, "error", "log-level = 'trace'", &config, false),
+    ] {
+        std::fs::write(&file, in_file).unwrap();
+        let log = log_of_router(place.address(id), filter, options);
+        assert_eq!(log.contains("router: listening"), has_info, "{id}: {log}");
     }
 }
 
@@ -102,6 +140,7 @@ fn bad_configuration_gives_one_line_and_status_2_and_starts_nothing() {
             &["--socket-path", path],
             &format!("socket-path: {path} is given twice, and each bus needs one of its own"),
         ),
+        (&["--log-level", "loud"], "log-level: 'loud' is not one of off, error, warn, info, debug and trace"),
         (&["--bus-bits", "9"], "bus-bits: '9' is not a number of bits from 0 to 8"),
         (&["--poll"], "a value is required for '--poll <TIME>' but none was supplied"),
     ] {

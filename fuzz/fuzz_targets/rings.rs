@@ -111,8 +111,14 @@ fn adaptor(node: u8) -> Adaptor {
         gather: Duration::ZERO,
         seed: u64::from(node),
     });
-    adaptor.handle_store(Instant::ZERO, Region::Config, 4, &[6, 0]).unwrap();
+    begin_session(&mut adaptor, Instant::ZERO);
     adaptor
+}
+
+/// Memory space and bus master, and a driver's session.
+fn begin_session(adaptor: &mut Adaptor, now: Instant) {
+    adaptor.handle_store(now, Region::Config, 4, &[6, 0]).unwrap();
+    adaptor.handle_store(now, Region::Registers, 0x1d0, &1u32.to_le_bytes()).unwrap();
 }
 
 impl Stage {
@@ -347,12 +353,12 @@ impl Stage {
             }
             Step::Reset => {
                 self.nodes[0].handle_reset(self.now);
-                self.nodes[0].handle_store(self.now, Region::Config, 4, &[6, 0]).unwrap();
+                begin_session(&mut self.nodes[0], self.now);
                 self.queues.clear();
             }
             Step::ResetOther => {
                 self.nodes[1].handle_reset(self.now);
-                self.nodes[1].handle_store(self.now, Region::Config, 4, &[6, 0]).unwrap();
+                begin_session(&mut self.nodes[1], self.now);
                 self.export();
             }
         }

@@ -139,6 +139,9 @@ impl Stage {
         // Memory space and bus master.
         let enabled = self.tested.handle_store(self.now, Region::Config, 4, &[6, 0]);
         assert!(enabled.is_ok());
+        // As each driver begins.
+        let begun = self.tested.handle_store(self.now, Region::Registers, 0x1d0, &1u32.to_le_bytes());
+        assert!(begun.is_ok());
         for (cookie, export) in (1..).zip(EXPORTS) {
             let address = usize::try_from(export.address).expect("is in memory");
             self.memory[address..][..EXPORT_LEN as usize].fill(export.fill);

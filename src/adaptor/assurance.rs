@@ -36,6 +36,11 @@ impl Adaptor {
     pub(super) fn load_registers(&mut self, now: Instant, tag: LoadTag, offset: u64, len: usize) {
         if registers::touches(Register::RangeStatus, offset, len) {
             let written = self.function.written;
+            if !written.is_in_session() {
+                self.ranges.status = u32::MAX;
+                let completion = self.read_registers(tag, offset, len);
+                return self.completions.push_back(completion);
+            }
             self.ranges.waiting.insert(tag, (offset, len));
             // A space that does not exist has no addresses.
             let space = Space::from_bits(written.range_space.into());

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::messages::Coalescing;
-use super::pci::{ConfigSpace, Msix, Register};
+use super::pci::{ConfigSpace, Meaning, Msix, Register};
 
 /// Events, as bits of EVENT and EVENT_ENABLE.
 pub(super) mod event {
@@ -42,6 +42,8 @@ pub(super) struct Written {
     event_vector: u32,
     queue_vector: u32,
     pub(super) inventory_select: u32,
+    /// The number that the driver gave what it began; 0 where none did since the reset.
+    pub(super) session: u32,
 }
 
 impl Written {
@@ -60,8 +62,14 @@ impl Written {
             Register::EventVector => self.event_vector.into(),
             Register::QueueVector => self.queue_vector.into(),
             Register::InventorySelect => self.inventory_select.into(),
+            Register::Session => self.session.into(),
             _ => 0,
         }
+    }
+
+    /// Whether a driver has begun a session, and not ended it.
+    pub(super) const fn is_in_session(&self) -> bool {
+        !matches!(self.session, 0 | u32::MAX)
     }
 
     /// What the registers on coalescing say.
@@ -98,6 +106,19 @@ impl Function {
         self.msix.reset();
         self.written = Written::default();
         self.events = 0;
+    }
+
+    /// Whether the function answers an access with this meaning. Memory is not answered while it is disabled or in D3hot, and the
+    /// spaces only in a session: what a driver did not begin on this function, a program can't take for its own.
+    pub(super) fn answers(&self, meaning: Meaning) -> bool {
+        match meaning {
+            Meaning::Config(_) => true,
+            Meaning::Registers(_) => self.config.memory_enabled(),
+            Meaning::Access(..) | Meaning::Check(..) | Meaning::Queue(..) => {
+                self.config.memory_enabled() && self.written.is_in_session()
+            }
+            Meaning::Nothing => false,
+        }
     }
 
     pub(super) const fn events(&self) -> u32 {

@@ -162,7 +162,11 @@ impl Adaptor {
 
     /// The bus loads `len` bytes. The answer comes from [`Self::poll_completion`], at latest after the deadline.
     pub fn handle_load(&mut self, now: Instant, tag: LoadTag, region: Region, offset: u64, len: usize) {
-        match region.decode(self.settings.geometry, offset) {
+        let meaning = region.decode(self.settings.geometry, offset);
+        match meaning {
+            _ if !self.function.answers(meaning) => {
+                self.completions.push_back(Completion::all_ones(tag, len));
+            }
             Meaning::Access(space, offset) => self.target.load(now, tag, space, offset, len),
             Meaning::Check(look, space, offset) => self.target.check(now, tag, look, space, offset, len),
             Meaning::Config(offset) => {
@@ -191,7 +195,9 @@ impl Adaptor {
         offset: u64,
         data: &[u8],
     ) -> Result<(), Busy> {
-        match region.decode(self.settings.geometry, offset) {
+        let meaning = region.decode(self.settings.geometry, offset);
+        match meaning {
+            _ if !self.function.answers(meaning) => {}
             Meaning::Access(space, offset) => self.target.store(now, space, offset, data)?,
             Meaning::Queue(number, offset) => self.engine.ring(now, number, offset, data),
             Meaning::Check(..) | Meaning::Nothing => {}

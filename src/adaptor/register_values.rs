@@ -129,7 +129,8 @@ impl Adaptor {
             | Register::MessageCoalesceTime
             | Register::EventVector
             | Register::QueueVector
-            | Register::InventorySelect => self.function.written.get(register),
+            | Register::InventorySelect
+            | Register::Session => self.function.written.get(register),
         }
     }
 
@@ -153,6 +154,10 @@ impl Adaptor {
                 self.master.messages_mut().set_coalescing(written.coalescing());
             }
             Register::InventorySelect => written.inventory_select = low,
+            Register::Session => {
+                written.session = low;
+                self.target.set_session(low);
+            }
             Register::OverflowAck => {
                 if let Ok(node) = u8::try_from(low) {
                     self.target.acknowledge_overflow(NodeId(node));

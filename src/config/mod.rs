@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use log::LevelFilter;
 use thiserror::Error;
 
 use crate::adaptor::address::{Geometry, GeometryError, NodeId};
@@ -68,6 +69,8 @@ pub struct Config {
     pub congestion: Option<String>,
     /// Whether plain TCP beyond this host is accepted.
     pub allow_plaintext: bool,
+    /// The least severe lines of the log, as far as RUST_LOG says nothing.
+    pub log_level: LevelFilter,
     /// Where the certificate, the key and the authority for TLS are, where it is used.
     pub tls: Option<TlsFiles>,
     /// The devices that this node hosts, each with its place.
@@ -343,6 +346,7 @@ impl Config {
             queue_poll,
             congestion,
             allow_plaintext,
+            log_level: log_level(raw.log_level.as_ref())?,
             tls,
             devices,
         })
@@ -383,6 +387,7 @@ impl Config {
             queue_poll: time(self.queue_poll),
             congestion: self.congestion.clone().map(Text),
             allow_plaintext: Some(self.allow_plaintext),
+            log_level: Some(log_level_text(self.log_level)),
             tls: self.tls.as_ref().map(RawTls::from).unwrap_or_default(),
             device: self.devices.iter().map(RawDevice::from).collect(),
         };
@@ -443,6 +448,20 @@ fn parse_congestion(text: &Text) -> Result<String, ConfigError> {
         text: name.clone(),
         expected: "the name of a congestion control such as cubic",
     })
+}
+
+fn log_level(text: Option<&Text>) -> Result<LevelFilter, ConfigError> {
+    let Some(Text(text)) = text else { return Ok(LevelFilter::Info) };
+    text.parse().map_err(|_| ConfigError::Malformed {
+        key: "log-level",
+        text: text.clone(),
+        expected: "one of off, error, warn, info, debug and trace",
+    })
+}
+
+/// The level as it is written.
+fn log_level_text(level: LevelFilter) -> Text {
+    Text(level.as_str().to_ascii_lowercase())
 }
 
 fn check_plaintext(key: &'static str, address: SocketAddr, allowed: bool) -> Result<(), ConfigError> {

@@ -186,6 +186,10 @@ pub struct RawConfig {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub allow_plaintext: Option<bool>,
 
+    /// The least severe lines of the log: off, error, warn, info, debug or trace; RUST_LOG goes over it [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<Text>,
+
     /// TLS on all links; after the values, as a table has to be in a TOML file.
     #[command(flatten)]
     #[serde(skip_serializing_if = "RawTls::is_empty")]
@@ -277,6 +281,7 @@ impl RawConfig {
             queue_poll: self.queue_poll.or(file.queue_poll),
             congestion: self.congestion.or(file.congestion),
             allow_plaintext: self.allow_plaintext.or(file.allow_plaintext),
+            log_level: self.log_level.or(file.log_level),
             tls: self.tls.or(file.tls),
             device: if self.device.is_empty() { file.device } else { self.device },
         }

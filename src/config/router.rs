@@ -4,13 +4,14 @@ use core::time::Duration;
 use std::net::SocketAddr;
 
 use clap::Args;
+use log::LevelFilter;
 use serde::{Deserialize, Serialize};
 
 use crate::net::TlsFiles;
 
 use super::{
-    ConfigError, RawTls, Text, any_address, keepalive, listen_address, not_own, parse_congestion, poll,
-    raw::one_or_many, routers, units,
+    ConfigError, RawTls, Text, any_address, keepalive, listen_address, log_level, log_level_text, not_own,
+    parse_congestion, poll, raw::one_or_many, routers, units,
 };
 
 /// The least memory for queues: less holds no window of a flow.
@@ -49,6 +50,10 @@ pub struct RawRouterConfig {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub allow_plaintext: Option<bool>,
 
+    /// The least severe lines of the log: off, error, warn, info, debug or trace; RUST_LOG goes over it [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<Text>,
+
     /// TLS on all links; last, as a table has to be in a TOML file.
     #[command(flatten)]
     #[serde(skip_serializing_if = "RawTls::is_empty")]
@@ -67,6 +72,7 @@ impl RawRouterConfig {
             poll: self.poll.or(file.poll),
             congestion: self.congestion.or(file.congestion),
             allow_plaintext: self.allow_plaintext.or(file.allow_plaintext),
+            log_level: self.log_level.or(file.log_level),
             tls: self.tls.or(file.tls),
         }
     }
@@ -89,6 +95,8 @@ pub struct RouterConfig {
     pub congestion: Option<String>,
     /// Whether plain TCP beyond this host is accepted.
     pub allow_plaintext: bool,
+    /// The least severe lines of the log, as far as RUST_LOG says nothing.
+    pub log_level: LevelFilter,
     /// Where the certificate, the key and the authority for TLS are, where it is used.
     pub tls: Option<TlsFiles>,
 }
@@ -114,6 +122,7 @@ impl RouterConfig {
             poll: poll(raw.poll.as_ref())?,
             congestion: raw.congestion.as_ref().map(parse_congestion).transpose()?,
             allow_plaintext,
+            log_level: log_level(raw.log_level.as_ref())?,
             tls,
         })
     }
@@ -129,6 +138,7 @@ impl RouterConfig {
             poll: time(self.poll),
             congestion: self.congestion.clone().map(Text),
             allow_plaintext: Some(self.allow_plaintext),
+            log_level: Some(log_level_text(self.log_level)),
             tls: self.tls.as_ref().map(RawTls::from).unwrap_or_default(),
         };
         // Strings, booleans, a list and a table of strings always have a TOML form.

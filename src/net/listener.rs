@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use super::socket;
 use crate::adaptor::Instant;
+use crate::descriptors;
 use crate::poller::{Interest, Poller, Token};
 
 /// How long to leave new connections waiting after the process ran out of descriptors or memory.
@@ -17,6 +18,8 @@ pub struct Listener {
     socket: TcpListener,
     token: Token,
     paused_until: Option<Instant>,
+    /// Connections can't be taken for lack of something, which was told.
+    is_failing: bool,
 }
 
 impl Listener {
@@ -26,7 +29,7 @@ impl Listener {
     /// As [`Poller::add`].
     pub fn new(socket: TcpListener, poller: &Poller, token: Token) -> io::Result<Self> {
         poller.add(&socket, token, Interest::READ)?;
-        Ok(Self { socket, token, paused_until: None })
+        Ok(Self { socket, token, paused_until: None, is_failing: false })
     }
 
     /// Its name in reports.
@@ -45,18 +48,30 @@ impl Listener {
             return None;
         }
         let accepted = self.socket.accept().and_then(|(stream, from)| {
+            if !descriptors::leaves_enough(&stream) {
+                return Err(io::Error::from_raw_os_error(libc::EMFILE));
+            }
             let stream = socket::adopt(stream, from, congestion)?;
             Ok((stream, from))
         });
         match accepted {
-            Ok(accepted) => Some(accepted),
+            Ok(accepted) => {
+                self.is_failing = false;
+                Some(accepted)
+            }
             Err(error) => {
                 use io::ErrorKind as Kind;
                 // A connection that was closed while it waited is nobody's fault.
                 let harmless =
                     [Kind::WouldBlock, Kind::Interrupted, Kind::ConnectionAborted, Kind::ConnectionReset];
                 if !harmless.contains(&error.kind()) {
-                    log::warn!("can't accept a connection, trying again in {PAUSE:?}: {error}");
+                    if !core::mem::replace(&mut self.is_failing, true) {
+                        let advice = descriptors::Advice(descriptors::limit());
+                        match error.raw_os_error() {
+                            Some(libc::EMFILE) => log::warn!("can't accept a connection: {error}; {advice}"),
+                            _ => log::warn!("can't accept a connection: {error}"),
+                        }
+                    }
                     self.set_paused(poller, Some(now.after(PAUSE)));
                 }
                 None
@@ -81,55 +96,6 @@ impl Listener {
         let interest = if until.is_some() { Interest::NONE } else { Interest::READ };
         if let Err(error) = poller.modify(&self.socket, self.token, interest) {
             log::error!("can't wait for connections: {error}");
-        }
-    }
-}
-
-/// How often a line is let through, and how often one that is the same as the last.
-const LINE_PAUSE: Duration = Duration::from_secs(1);
-const SAME_LINE_PAUSE: Duration = Duration::from_secs(60);
-
-/// Lets one line through in a second, the same one again in a minute, and counts the others.
-#[derive(Debug, Default)]
-pub struct RateLimit {
-    last: Option<(Instant, String)>,
-    withheld: u64,
-}
-
-impl RateLimit {
-    /// How many lines were withheld since the last, or `None` where this one is to be withheld too.
-    pub fn admit(&mut self, now: Instant, line: &str) -> Option<u64> {
-        if let Some((at, last)) = &self.last {
-            let pause = if last == line { SAME_LINE_PAUSE } else { LINE_PAUSE };
-            if now.since(*at) < pause {
-                self.withheld = self.withheld.saturating_add(1);
-                return None;
-            }
-        }
-        self.last = Some((now, line.to_owned()));
-        Some(core::mem::take(&mut self.withheld))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_comes_once_a_second_and_the_same_once_a_minute() {
-        let mut limit = RateLimit::default();
-        let mut at = |millis, line| limit.admit(Instant::ZERO.after(Duration::from_millis(millis)), line);
-        for (millis, line, admitted) in [
-            (0, "a", Some(0)),
-            (1, "a", None),
-            (999, "b", None),
-            (1000, "b", Some(2)),
-            (5000, "b", None),
-            (5001, "a", Some(1)),
-            (65_000, "a", None),
-            (65_001, "a", Some(1)),
-        ] {
-            assert_eq!(at(millis, line), admitted, "{millis}");
         }
     }
 }

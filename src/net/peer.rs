@@ -10,7 +10,7 @@ use crate::adaptor::mesh::neighbour::{Identity, Refusal};
 use crate::adaptor::mesh::packet::Incarnation;
 use crate::adaptor::random::Random;
 use crate::allowance::Allowance;
-use crate::chatter::Chatter;
+use crate::logging::NODES;
 use crate::poller::Token;
 
 /// By how much the node with the higher id lets the other one dial first, where both can.
@@ -131,10 +131,9 @@ impl Peer {
     }
 
     /// Tells the operator what is wrong, unless that was the last thing said.
-    pub fn report(&mut self, now: Instant, chatter: &mut Chatter, level: log::Level, problem: &str) {
-        if self.last_problem.as_deref() != Some(problem)
-            && chatter.log(now, level, format_args!("{}: {problem}", self.key))
-        {
+    pub fn report(&mut self, level: log::Level, problem: &str) {
+        if self.last_problem.as_deref() != Some(problem) {
+            log::log!(target: NODES, level, "{}: {problem}", self.key);
             self.last_problem = Some(problem.to_owned());
         }
     }

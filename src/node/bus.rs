@@ -13,6 +13,7 @@ use super::guest::Guest;
 use crate::adaptor::address::Geometry;
 use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId, Segment, Source};
 use crate::adaptor::{Adaptor, Completion, Instant, MemoryView};
+use crate::descriptors;
 use crate::event_loop::Turn;
 use crate::poller::{Interest, Poller, Report, Token};
 use crate::vfio::{Connection, DeviceShape, Listener};
@@ -27,6 +28,8 @@ pub struct Bus {
     listener: Option<Listener>,
     token: Token,
     paused_until: Option<Instant>,
+    /// The last guest could not be let in for lack of something, which was told.
+    is_failing: bool,
     shape: DeviceShape,
     /// How lines about it begin.
     label: Rc<str>,
@@ -55,6 +58,7 @@ impl Bus {
             listener,
             token,
             paused_until: None,
+            is_failing: false,
             shape: super::guest::shape(geometry),
             label: Rc::clone(label),
             guest: None,
@@ -162,15 +166,32 @@ impl Bus {
                 Ok(Some(connection)) => self.attach(now, adaptor, connection),
                 Err(error) => Err(error),
             };
-            if let Err(error) = accepted {
-                log::warn!("{}can't let a guest attach, trying again in {PAUSE:?}: {error}", self.label);
-                self.set_paused(Some(now.after(PAUSE)));
-                return;
+            match accepted {
+                Ok(()) => self.is_failing = false,
+                Err(error) => {
+                    if !core::mem::replace(&mut self.is_failing, true) {
+                        let advice = descriptors::Advice(descriptors::limit());
+                        let label = &self.label;
+                        match error.raw_os_error() {
+                            Some(libc::EMFILE) => {
+                                log::warn!("{label}can't let a guest attach: {error}; {advice}")
+                            }
+                            _ => log::warn!("{label}can't let a guest attach: {error}"),
+                        }
+                    }
+                    self.set_paused(Some(now.after(PAUSE)));
+                    return;
+                }
             }
         }
     }
 
     fn attach(&mut self, now: Instant, adaptor: &mut Adaptor, connection: Connection) -> io::Result<()> {
+        if let Err(shortage) = descriptors::room_for_a_guest() {
+            // It sees that the connection ends, and can try again.
+            log::error!("{}guest turned away: {shortage}", self.label);
+            return Ok(());
+        }
         let token = Token(self.next_token);
         self.next_token = self.next_token.saturating_add(1);
         let guest = Guest::new(connection, &self.shape, &self.poller, token, &self.label)?;

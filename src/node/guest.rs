@@ -211,12 +211,8 @@ impl Guest {
                 let process = self.process;
                 let result = self.memory.map(&map, file, |file| sharing_in(process, file));
                 if let Err(error) = &result {
-                    log::warn!(
-                        "{}guest memory of {:#x} bytes at {:#x} not mapped: {error}",
-                        self.label,
-                        map.size,
-                        map.address
-                    );
+                    let (label, size, address) = (&self.label, map.size, map.address);
+                    log::error!("{label}guest memory of {size:#x} bytes at {address:#x} not mapped: {error}");
                 }
                 self.connection.reply(token, result.map_err(|error| error.errno()));
                 adaptor.handle_memory_view(self.memory_view());
@@ -224,7 +220,8 @@ impl Guest {
             Request::DmaUnmap { token, unmap } => {
                 let result = self.memory.unmap(&unmap);
                 if let Err(error) = &result {
-                    log::warn!("{}guest memory at {:#x} not unmapped: {error}", self.label, unmap.address);
+                    let (label, address) = (&self.label, unmap.address);
+                    log::error!("{label}guest memory at {address:#x} not unmapped: {error}");
                 }
                 self.connection.reply(token, result.map_err(|error| error.errno()));
                 adaptor.handle_memory_view(self.memory_view());

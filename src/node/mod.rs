@@ -22,8 +22,8 @@ use crate::adaptor::mesh::neighbour::{End, Neighbour};
 use crate::adaptor::mesh::packet::Incarnation;
 use crate::adaptor::random::Random;
 use crate::adaptor::{self, Adaptor, Instant, Region, backplane};
-use crate::chatter::Chatter;
 use crate::config::{Config, format_size};
+use crate::descriptors;
 use crate::event_loop::{Clock, EventLoop, Service, Turn};
 use crate::hosted::{self, Devices};
 use crate::net::{self, Company, Credentials, Links};
@@ -72,7 +72,6 @@ pub struct Node {
     locals: Vec<Local>,
     links: Links,
     paths: Paths,
-    chatter: Chatter,
 }
 
 /// Runs an adaptor until the process is told to stop. With `credentials`, the links use TLS.
@@ -142,6 +141,7 @@ impl Node {
         credentials: Option<Credentials>,
         event_loop: &EventLoop,
     ) -> Result<Self, StartError> {
+        descriptors::prepare(config.socket_paths.len());
         let (clock, poller) = (event_loop.clock(), event_loop.poller());
         let now = clock.now();
         for warning in credentials.iter().flat_map(Credentials::warnings) {
@@ -172,7 +172,7 @@ impl Node {
         backplane::join(now, &mut locals.iter_mut().map(|local| &mut local.adaptor).collect::<Vec<_>>());
         log_start(config, incarnation);
         let paths = Paths::new(config.buses);
-        Ok(Self { clock, locals, links, paths, chatter: Chatter::of_a_guest() })
+        Ok(Self { clock, locals, links, paths })
     }
 }
 

@@ -11,6 +11,7 @@ use crate::adaptor::mesh::neighbour::{LinkId, Refusal};
 use crate::adaptor::mesh::packet::Body;
 use crate::adaptor::{Instant, backplane};
 use crate::event_loop::Turn;
+use crate::logging::NODES;
 use crate::net::LinkEvent;
 use crate::router::{PathEvent, Remedy};
 
@@ -274,39 +275,33 @@ impl Node {
             ),
             _ => {
                 let label = Rc::clone(label);
-                self.report(now, &label, event);
+                report(&label, event);
             }
         }
     }
+}
 
-    /// Tells the operator what guests and other nodes can bring about as often as they like.
-    fn report(&mut self, now: Instant, label: &str, event: Event) {
-        use log::Level::{Info, Warn};
-        let (level, line) = match event {
-            Event::LinkUp(node, incarnation) => {
-                (Info, format!("{label}node {node}: up, incarnation {incarnation}"))
-            }
-            Event::LinkDown(node) => (Warn, format!("{label}node {node}: down")),
-            Event::PeerRestarted(node, incarnation) => {
-                (Warn, format!("{label}node {node}: restarted or reset, now incarnation {incarnation}"))
-            }
-            Event::RoundTripTooLong { peer, round_trip, lease } => (
-                Warn,
-                format!(
-                    "{label}node {peer}: the round trip takes {round_trip:?}, too long for a lease of {lease:?}: writes are not \
-                     executed in time; raise --deadline at both nodes"
-                ),
-            ),
-            Event::LeaseDiffers { peer, lease, own } => (
-                Warn,
-                format!(
-                    "{label}node {peer}: has a lease of {lease:?}, this node one of {own:?}: the two are configured with different \
-                     --deadline or --lease"
-                ),
-            ),
-            Event::Reset(incarnation) => (Info, format!("{label}reset, now incarnation {incarnation}")),
-            Event::CutLink(_) | Event::MemoryNotShared => return,
-        };
-        self.chatter.log(now, level, line);
+/// Tells the operator what guests and other nodes bring about.
+fn report(label: &str, event: Event) {
+    match event {
+        Event::LinkUp(node, incarnation) => {
+            log::info!(target: NODES, "{label}node {node}: up, incarnation {incarnation}");
+        }
+        Event::LinkDown(node) => log::warn!(target: NODES, "{label}node {node}: down"),
+        Event::PeerRestarted(node, incarnation) => {
+            log::warn!(target: NODES, "{label}node {node}: restarted or reset, now incarnation {incarnation}");
+        }
+        Event::RoundTripTooLong { peer, round_trip, lease } => log::warn!(
+            target: NODES,
+            "{label}node {peer}: the round trip takes {round_trip:?}, too long for a lease of {lease:?}: writes are not \
+             executed in time; raise --deadline at both nodes"
+        ),
+        Event::LeaseDiffers { peer, lease, own } => log::warn!(
+            target: NODES,
+            "{label}node {peer}: has a lease of {lease:?}, this node one of {own:?}: the two are configured with different \
+             --deadline or --lease"
+        ),
+        Event::Reset(incarnation) => log::info!("{label}reset, now incarnation {incarnation}"),
+        Event::CutLink(_) | Event::MemoryNotShared => {}
     }
 }

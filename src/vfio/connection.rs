@@ -17,10 +17,10 @@ pub use dma::{DmaDone, DmaError, DmaKind, DmaRefused, MAX_DMA, MAX_DMA_TRANSFER,
 use super::descriptors::DescriptorQueue;
 use super::message::{Command, HEADER_SIZE, Header, Kind, MAX_MESSAGE, RegionAccess};
 use super::request::{ConnectionId, DeviceShape, Echo, ReplyToken, Request};
-use super::socket;
+use super::socket::{self, Missing};
 use super::version::Agreement;
 use bytes::{Buf, Bytes, BytesMut};
-use log::{debug, warn};
+use log::warn;
 use std::fmt;
 use std::io::{self, Write};
 use std::net::Shutdown;
@@ -35,8 +35,6 @@ const INPUT_LIMIT: usize = 256 << 10;
 const INPUT_LIMIT_AWAITING: usize = 1 << 20;
 /// Bytes of unsent replies from which on no request is handed out.
 const OUTPUT_LIMIT: usize = 64 << 10;
-/// Malformed messages of one client that are logged.
-const COMPLAINTS: u32 = 10;
 
 /// What [`Connection::receive`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +79,8 @@ struct Message {
     header: Header,
     body: Bytes,
     descriptors: Vec<OwnedFd>,
-    /// It came with more descriptors than a message may carry.
-    surplus: bool,
+    /// Why descriptors that it came with are missing.
+    missing: Option<Missing>,
 }
 
 /// See the module.
@@ -101,7 +99,6 @@ pub struct Connection {
     agreed: Option<Agreement>,
     waiting_for_reply: bool,
     is_drained: bool,
-    complaints: u32,
 }
 
 impl Connection {
@@ -123,7 +120,6 @@ impl Connection {
             agreed: None,
             waiting_for_reply: false,
             is_drained: false,
-            complaints: 0,
         })
     }
 
@@ -201,10 +197,10 @@ impl Connection {
         if received.len == 0 {
             return Ok(Intake::End);
         }
-        let has_descriptors = !received.descriptors.is_empty() || received.surplus;
+        let has_descriptors = !received.descriptors.is_empty() || received.missing.is_some();
         if has_descriptors {
             let begin = self.input.len().saturating_sub(received.len);
-            self.descriptors.push(&self.input, self.position, begin, received.descriptors, received.surplus);
+            self.descriptors.push(&self.input, self.position, begin, received.descriptors, received.missing);
         }
         // A receive also ends behind descriptors.
         self.is_drained = received.len < room && !has_descriptors;
@@ -224,7 +220,7 @@ impl Connection {
                 Kind::Command => {}
                 Kind::Reply => {
                     if !self.dma.was_picked(position) {
-                        self.complain(&message.header, "a reply that nothing asked for");
+                        complain(&message.header, "a reply that nothing asked for");
                     }
                     continue;
                 }
@@ -253,18 +249,9 @@ impl Connection {
         }
         let mut body = self.input.split_to(size).freeze();
         body.advance(HEADER_SIZE);
-        let (descriptors, surplus) = self.descriptors.take(self.position);
+        let (descriptors, missing) = self.descriptors.take(self.position);
         self.position = self.position.saturating_add(size as u64);
-        Ok(Some(Message { header, body, descriptors, surplus }))
-    }
-
-    fn complain(&mut self, header: &Header, problem: &str) {
-        self.complaints = self.complaints.saturating_add(1);
-        match self.complaints {
-            ..COMPLAINTS => warn!("vfio-user client sent {problem} (command {})", header.command),
-            COMPLAINTS => warn!("vfio-user client sent {problem}; no more of its mistakes will be logged"),
-            _ => debug!("vfio-user client sent {problem} (command {})", header.command),
-        }
+        Ok(Some(Message { header, body, descriptors, missing }))
     }
 
     /// Answers a load with its data. Data of another length than was asked for are cut, or lengthened with all-ones.
@@ -347,6 +334,10 @@ impl Connection {
         self.dma.is_begun = !is_sent && (self.dma.is_begun || self.dma.unsent.len() < before);
         Ok(is_sent)
     }
+}
+
+fn complain(header: &Header, problem: &str) {
+    warn!("vfio-user client sent {problem} (command {})", header.command);
 }
 
 /// Writes from the front of `bytes`. Returns whether the socket took all of them.

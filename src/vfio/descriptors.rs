@@ -5,6 +5,7 @@
 //! there of a command that takes descriptors.
 
 use super::message::{Command, Header, MAX_DESCRIPTORS};
+use super::socket::Missing;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
@@ -16,7 +17,7 @@ struct Group {
     /// The owner's first byte, in bytes from the start of the stream.
     owner: u64,
     descriptors: Vec<OwnedFd>,
-    surplus: bool,
+    missing: Option<Missing>,
 }
 
 /// The descriptors of messages that have not been taken yet, in the order of their messages.
@@ -42,28 +43,29 @@ impl DescriptorQueue {
         position: u64,
         begin: usize,
         descriptors: Vec<OwnedFd>,
-        surplus: bool,
+        missing: Option<Missing>,
     ) {
         let owner = self.find_owner(input, position, begin);
         match self.groups.back_mut() {
             Some(group) if group.owner == owner => {
                 group.descriptors.extend(descriptors);
-                group.surplus |= surplus || group.descriptors.len() > MAX_DESCRIPTORS;
+                let too_many = group.descriptors.len() > MAX_DESCRIPTORS;
+                group.missing = group.missing.or(missing).or(too_many.then_some(Missing::TooMany));
                 group.descriptors.truncate(MAX_DESCRIPTORS);
             }
-            _ => self.groups.push_back(Group { owner, descriptors, surplus }),
+            _ => self.groups.push_back(Group { owner, descriptors, missing }),
         }
     }
 
-    /// Takes out the descriptors of the message at `position`, and whether there were too many. Those of messages before it
+    /// Takes out the descriptors of the message at `position`, and why some are missing. Those of messages before it
     /// are closed.
-    pub fn take(&mut self, position: u64) -> (Vec<OwnedFd>, bool) {
+    pub fn take(&mut self, position: u64) -> (Vec<OwnedFd>, Option<Missing>) {
         while let Some(group) = self.groups.pop_front_if(|group| group.owner <= position) {
             if group.owner == position {
-                return (group.descriptors, group.surplus);
+                return (group.descriptors, group.missing);
             }
         }
-        (Vec::new(), false)
+        (Vec::new(), None)
     }
 
     /// Walks from message to message through what was received.

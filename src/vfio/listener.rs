@@ -63,7 +63,6 @@ pub struct Listener {
     /// Device and inode of the path when it was made.
     identity: (u64, u64),
     connections: u64,
-    turned_away: u64,
 }
 
 impl Listener {
@@ -87,7 +86,7 @@ impl Listener {
         let socket = UnixListener::bind(path).map_err(failed)?;
         socket.set_nonblocking(true).map_err(failed)?;
         let identity = identity(path).map_err(failed)?;
-        Ok(Self { socket, path: path.into(), identity, connections: 0, turned_away: 0 })
+        Ok(Self { socket, path: path.into(), identity, connections: 0 })
     }
 
     /// Accepts the next client, if one waits; some are left waiting where there are many. While the device is `occupied` by another, those who wait are turned
@@ -108,12 +107,7 @@ impl Listener {
                 Err(error) => return Err(error),
             };
             if occupied {
-                self.turned_away = self.turned_away.saturating_add(1);
-                // Whoever tries again and again does not fill the log.
-                if self.turned_away.is_power_of_two() {
-                    let (path, count) = (self.path.display(), self.turned_away);
-                    warn!("{path} has a client already: another one was turned away (number {count})");
-                }
+                warn!("{} has a client already: another one was turned away", self.path.display());
                 continue;
             }
             self.connections = self.connections.wrapping_add(1);

@@ -13,8 +13,17 @@ pub struct Received {
     /// The descriptors that came with them. Linux ends a receive after the buffer that carried descriptors, so they
     /// belong to the last thing that was sent.
     pub descriptors: Vec<OwnedFd>,
-    /// More descriptors were sent than a message may carry, or than this process may open.
-    pub surplus: bool,
+    /// Why some of them are missing, where some are.
+    pub missing: Option<Missing>,
+}
+
+/// Why descriptors that were sent did not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// There were more than a message may carry.
+    TooMany,
+    /// This process has as many open as it may.
+    NoRoom,
 }
 
 /// Room for the control message with [`MAX_DESCRIPTORS`] descriptors, aligned as control messages have to be.
@@ -50,7 +59,10 @@ pub fn receive(socket: &UnixStream, buffer: &mut BytesMut) -> io::Result<Receive
     let filled = buffer.len().saturating_add(len);
     // SAFETY: recvmsg wrote `len` bytes at the start of the spare capacity, so that `filled` bytes are initialised.
     unsafe { buffer.set_len(filled) };
-    Ok(Received { len, descriptors, surplus: message.msg_flags & libc::MSG_CTRUNC != 0 })
+    let are_missing = message.msg_flags & libc::MSG_CTRUNC != 0;
+    // What does not fit into the control buffer is cut off behind those that do.
+    let why = if descriptors.len() < MAX_DESCRIPTORS { Missing::NoRoom } else { Missing::TooMany };
+    Ok(Received { len, descriptors, missing: are_missing.then_some(why) })
 }
 
 /// Takes ownership of every descriptor in the message's control buffer.

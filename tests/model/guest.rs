@@ -11,9 +11,10 @@ const LIST: u64 = 0x1000;
 const COOKIE: [u8; 4] = 1u32.to_le_bytes();
 const EXPORT_OPCODE: [u8; 4] = 1u32.to_le_bytes();
 
-/// Stores that enable memory space and bus master, and start the command.
-pub const EXPORT: [(Region, u64, &[u8]); 3] = [
+/// Stores that enable memory space and bus master, begin a session, and start the command.
+pub const EXPORT: [(Region, u64, &[u8]); 4] = [
     (Region::Config, 4, &[6, 0]),
+    (Region::Registers, 0x1d0, &1u32.to_le_bytes()),
     (Region::Registers, 0x48, &COOKIE),
     (Region::Registers, 0x4c, &EXPORT_OPCODE),
 ];

@@ -28,6 +28,7 @@ const INCARNATION: u64 = 0x18;
 const EVENT: u64 = 0x30;
 const CONTROL: u64 = 0x38;
 const INVENTORY_SELECT: u64 = 0x1c0;
+const SESSION: u64 = 0x1d0;
 const INVENTORY_NAME: u64 = 0x218;
 const COMMAND_ADDRESS: u64 = 0x40;
 const COMMAND_COOKIE: u64 = 0x48;
@@ -143,9 +144,16 @@ impl<B: Bus> Guest<B> {
         let len = usize::try_from(memory).unwrap();
         let ranges = [(GuestAddress(0), len, Some(FileOffset::new(file, 0)))];
         let memory = GuestMemoryMmap::from_ranges_with_files(ranges).unwrap();
+        let mut guest = Self { client, memory, cookie: 0x1234_5678 };
         // Memory space and bus master.
-        client.write(CONFIG, 4, &6u16.to_le_bytes());
-        Self { client, memory, cookie: 0x1234_5678 }
+        guest.client.write(CONFIG, 4, &6u16.to_le_bytes());
+        guest.begin_session();
+        guest
+    }
+
+    /// What a driver does after each reset, so that the function answers in its spaces.
+    pub fn begin_session(&mut self) {
+        self.set_register(SESSION, 1, 4);
     }
 
     pub fn register(&mut self, offset: u64) -> u32 {
@@ -167,9 +175,10 @@ impl<B: Bus> Guest<B> {
         self.client.write(REGISTERS, offset, &value.to_le_bytes()[..len]);
     }
 
-    /// Resets the function by its register.
+    /// Resets the function by its register, and begins anew.
     pub fn reset(&mut self) {
         self.set_register(CONTROL, 1, 4);
+        self.begin_session();
     }
 
     /// Whether another adaptor has this node's id, as the register says.

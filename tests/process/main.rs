@@ -6,6 +6,7 @@
 mod bus;
 mod buses;
 mod chaos;
+mod descriptors;
 mod engine;
 mod fairness;
 mod giving_back;
@@ -14,6 +15,7 @@ mod hosted;
 mod hostile;
 mod judge;
 mod links;
+mod logging;
 mod machine;
 mod messages;
 mod node;

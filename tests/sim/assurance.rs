@@ -204,6 +204,7 @@ mod spaces {
         assert_eq!(bases(&mut world), assigned);
         // Resets of the function leave them.
         configure(&mut world, 0x58, 0x8000);
+        world.begin_session(A);
         assert_eq!(bases(&mut world), assigned);
         world.set_register(A, 0x38, 1);
         assert_eq!(bases(&mut world), assigned);

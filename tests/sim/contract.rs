@@ -163,6 +163,7 @@ mod interrupts {
         world.adaptor(A).handle_vector(0, true);
         world.adaptor(A).handle_store(now, Region::Config, 0x93, &[0xc0]).unwrap();
         world.set_register(A, 0x38, 1);
+        world.begin_session(A);
         world.set_register(A, 0x34, 0b10);
         world.store(A, NodeId(9), 0, &[1]).unwrap();
         world.idle(A);

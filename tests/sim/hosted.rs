@@ -66,9 +66,7 @@ fn a_reset_keeps_the_windows_and_what_is_in_the_device_and_is_a_new_life() {
     put(&mut world, at, 7);
     assert_eq!(world.check(A, B, at), 0);
     let before = world.register(B, 0x18);
-    let now = world.now;
-    world.adaptor(B).handle_reset(now);
-    world.take_outputs();
+    world.reset(B);
     assert_ne!(world.register(B, 0x18), before);
     wait_for_life(&mut world);
     assert_eq!(world.read(A, B, at, 8)[..], 7u64.to_le_bytes());

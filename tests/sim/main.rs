@@ -29,4 +29,5 @@ mod packet_fuzz;
 mod queue;
 mod routed;
 mod schedule;
+mod sessions;
 mod world;

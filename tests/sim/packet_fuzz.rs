@@ -35,6 +35,11 @@ struct Attack {
 }
 
 impl Attack {
+    fn begin_session(&mut self) {
+        self.adaptor.handle_store(self.now, Region::Config, 4, &[6, 0]).unwrap();
+        self.adaptor.handle_store(self.now, Region::Registers, 0x1d0, &1u32.to_le_bytes()).unwrap();
+    }
+
     fn below(&mut self, limit: u64) -> u64 {
         self.random.next() % limit
     }
@@ -199,6 +204,7 @@ fn a_peer_that_sends_anything_neither_breaks_the_node_nor_holds_a_load_beyond_th
             own: 1,
             executed: 0,
         };
+        attack.begin_session();
         attack.adaptor.handle_link_up(attack.now, PEER);
         attack.drain();
         let mut waiting: Option<(LoadTag, Instant)> = None;
@@ -223,7 +229,10 @@ fn a_peer_that_sends_anything_neither_breaks_the_node_nor_holds_a_load_beyond_th
                     attack.adaptor.handle_load(attack.now, LoadTag(step), region, 2 * WINDOW, 8);
                 }
                 2 => attack.adaptor.handle_idle(attack.now),
-                3 if attack.below(50) == 0 => attack.adaptor.handle_reset(attack.now),
+                3 if attack.below(50) == 0 => {
+                    attack.adaptor.handle_reset(attack.now);
+                    attack.begin_session();
+                }
                 4 if attack.below(20) == 0 => {
                     attack.adaptor.handle_link_down(attack.now, PEER);
                     attack.adaptor.handle_link_up(attack.now, PEER);

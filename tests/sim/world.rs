@@ -45,6 +45,9 @@ pub struct Execution {
     pub data: Bytes,
 }
 
+/// The number that each driver gives its session.
+pub const SESSION: u32 = 0x5e55;
+
 pub struct Node {
     /// The place of its process.
     pub host: NodeId,
@@ -55,6 +58,14 @@ pub struct Node {
     pub paused_until: Instant,
     next_tag: u64,
     cookie: u32,
+}
+
+impl Node {
+    /// What a guest's kernel and driver do after each reset: memory space, bus master, and a session.
+    pub fn begin_session(&mut self, now: Instant) {
+        self.adaptor.handle_store(now, Region::Config, 4, &[6, 0]).unwrap();
+        self.adaptor.handle_store(now, Region::Registers, 0x1d0, &SESSION.to_le_bytes()).unwrap();
+    }
 }
 
 /// An adaptor process. What it is linked with reaches all of its buses.
@@ -205,9 +216,7 @@ impl World {
             next_tag: self.nodes.get(&place).map_or(1, |n| n.next_tag),
             cookie: 0,
         };
-        // Memory space and bus master, as the guest's kernel enables them.
-        let now = self.clock_of(host).at(self.now);
-        node.adaptor.handle_store(now, Region::Config, 4, &[6, 0]).unwrap();
+        node.begin_session(self.clock_of(host).at(self.now));
         self.nodes.insert(place, node);
     }
 
@@ -235,8 +244,14 @@ impl World {
         let now = self.local(id);
         let node = self.nodes.get_mut(&id).unwrap();
         node.adaptor.handle_reset(now);
-        node.adaptor.handle_store(now, Region::Config, 4, &[6, 0]).unwrap();
+        node.begin_session(now);
         self.take_outputs();
+    }
+
+    /// What the driver of a node does after it has reset the function.
+    pub fn begin_session(&mut self, id: NodeId) {
+        let now = self.local(id);
+        self.nodes.get_mut(&id).unwrap().begin_session(now);
     }
 
     /// A node or router stands still, as under SIGSTOP: nothing reaches it and it does nothing. A

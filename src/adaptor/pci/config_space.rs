@@ -163,14 +163,14 @@ impl ConfigSpace {
         written(at).filter(|new| new & bit != 0).map(|_| ConfigAction::FunctionLevelReset)
     }
 
-    /// Whether the function answers in its BARs (COMMAND, Memory Space Enable).
+    /// Whether the function answers in its BARs: COMMAND, Memory Space Enable, and not in D3hot.
     pub fn memory_enabled(&self) -> bool {
-        self.word(COMMAND) & COMMAND_MEMORY != 0
+        self.word(COMMAND) & COMMAND_MEMORY != 0 && !self.is_powered_down()
     }
 
-    /// Whether the function may start transactions on its bus (COMMAND, Bus Master Enable).
+    /// Whether the function may start transactions on its bus: COMMAND, Bus Master Enable, and not in D3hot.
     pub fn bus_master_enabled(&self) -> bool {
-        self.word(COMMAND) & COMMAND_BUS_MASTER != 0
+        self.word(COMMAND) & COMMAND_BUS_MASTER != 0 && !self.is_powered_down()
     }
 
     /// Whether MSI-X is enabled.
@@ -184,7 +184,7 @@ impl ConfigSpace {
     }
 
     /// Whether the function was put into D3hot.
-    pub fn is_powered_down(&self) -> bool {
+    fn is_powered_down(&self) -> bool {
         self.bytes.get(POWER_CONTROL).is_some_and(|byte| byte & POWER_STATE == D3_HOT)
     }
 

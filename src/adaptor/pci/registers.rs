@@ -160,6 +160,7 @@ registers! {
     InventorySelect "INVENTORY_SELECT" at 0x01c0, 32 bits, ReadWrite, Value(0);
     InventoryCount "INVENTORY_COUNT" at 0x01c4, 32 bits, ReadOnly, Value(0);
     InventoryVersion "INVENTORY_VERSION" at 0x01c8, 32 bits, ReadOnly, Value(0);
+    Session "SESSION" at 0x01d0, 32 bits, ReadWrite, Value(0);
     InventoryKind "INVENTORY_KIND" at 0x0200, 32 bits, ReadOnly, Value(0);
     InventoryRights "INVENTORY_RIGHTS" at 0x0204, 32 bits, ReadOnly, Value(0);
     InventoryOffset "INVENTORY_OFFSET" at 0x0208, 64 bits, ReadOnly, Value(0);

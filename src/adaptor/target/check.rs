@@ -40,6 +40,8 @@ pub struct Check {
     pub order: TransactionId,
     /// What it asks about.
     pub blocks: Blocks,
+    /// The driver's number for its session, behind the status word.
+    pub session: u32,
     /// Transactions still to be completed.
     pub waits_for: usize,
 }
@@ -59,7 +61,7 @@ impl Check {
     fn answer_word(&self, word: StatusWord) -> Completion {
         let bits = word.bits();
         let bits = if self.len == 1 && word.write.is_ok() { bits >> 8 } else { bits };
-        let mut data = bits.to_le_bytes().to_vec();
+        let mut data = (u64::from(self.session) << 32 | u64::from(bits)).to_le_bytes().to_vec();
         data.resize(self.len, 0);
         Completion { tag: self.tag, data: Bytes::from(data) }
     }
@@ -105,8 +107,8 @@ impl Target {
     /// A check: a load from the assurance space. The answer comes from [`Target::poll_completion`] when
     /// every transaction that was started before on the blocks it touches has completed.
     ///
-    /// The answer is the status word, little-endian, cut or padded with zeros to `len` bytes; in one byte
-    /// it is the write code or, where no write failed, the read code. For each direction it is the first
+    /// The answer is the status word, little-endian, with the session's number behind it, cut or padded with zeros to `len` bytes;
+    /// in one byte it is the write code or, where no write failed, the read code. For each direction it is the first
     /// error in the order of the blocks ([`Code::LogOverflow`] comes last), and what is returned, and only that, is cleared, unless it is a [`Look::Peek`].
     /// Beyond the space the answer is all-ones. The caller bounds `len`.
     pub fn check(
@@ -142,7 +144,8 @@ impl Target {
             self.close(node);
         }
         let waits_for = self.tags.outstanding(blocks);
-        let check = Check { tag, len, look, order: self.start(), blocks, waits_for };
+        let session = self.session;
+        let check = Check { tag, len, look, order: self.start(), blocks, session, waits_for };
         let answer = if waits_for == 0 {
             check.answer(&mut self.errors)
         } else if let Err(check) = self.checks.wait(check) {

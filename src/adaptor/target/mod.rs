@@ -78,6 +78,8 @@ pub struct Target {
     requests: VecDeque<Request>,
     completions: VecDeque<Completion>,
     counters: Counters,
+    /// The driver's number for its session, which 8 bytes of a check show too.
+    session: u32,
 }
 
 impl Target {
@@ -105,6 +107,7 @@ impl Target {
             requests: VecDeque::new(),
             completions: VecDeque::new(),
             counters: Counters::default(),
+            session: 0,
         }
     }
 
@@ -188,7 +191,7 @@ impl Target {
         self.close_overdue(now);
     }
 
-    /// Forgets everything: buffers, log, overflow and counters. Loads that wait are answered with all-ones,
+    /// Forgets everything: buffers, log, overflow, counters and session. Loads that wait are answered with all-ones,
     /// checks with [`Code::LogOverflow`] for both directions: nothing is known any more. Ids go on rising, so that late completions are
     /// ignored.
     pub fn reset(&mut self) {
@@ -202,7 +205,13 @@ impl Target {
         self.backlog.clear();
         self.requests.clear();
         self.counters = Counters::default();
+        self.session = 0;
         self.bus_is_idle = true;
+    }
+
+    /// The driver's number for its session, from now on until a reset.
+    pub const fn set_session(&mut self, session: u32) {
+        self.session = session;
     }
 
     /// How many blocks have an error in the log.

@@ -3,11 +3,13 @@
 use super::super::admission::{Claim, Company};
 use super::super::identity::Owner;
 use super::super::peer::{Existing, Peer, PeerKey, Verdict, judge};
+use super::setup::log_refusal;
 use super::{Entry, LEAVE_TIME, Link, LinkEvent, Links, MAX_ROUTERS, Role, is_due};
 use crate::adaptor::Instant;
 use crate::adaptor::address::NodeId;
 use crate::adaptor::mesh::neighbour::{Identity, LinkId, Neighbour, Refusal};
 use crate::adaptor::mesh::packet::{Body, Packet};
+use crate::logging::NODES;
 use crate::poller::{Interest, Token};
 
 impl Links {
@@ -237,14 +239,14 @@ impl Links {
                     "{several}{own} is in use by another adaptor, says {remote}, so this one is not let in; give each adaptor \
                      ids of its own"
                 );
-                peer.report(now, &mut self.chatter, log::Level::Error, &problem);
+                peer.report(log::Level::Error, &problem);
             } else if refusal != Refusal::Superseded {
                 peer.calls_us_duplicate = None;
                 let mut problem = format!("{remote} refuses {own}: {refusal}");
                 if refusal == Refusal::WrongIdentity {
                     problem.push_str(&who_is_there(peer.key, from));
                 }
-                peer.report(now, &mut self.chatter, log::Level::Error, &problem);
+                peer.report(log::Level::Error, &problem);
             }
         }
         self.note_duplicate();
@@ -293,9 +295,9 @@ impl Links {
         let leaving = sent.is_ok() && quiet.is_ok() && entry.connection.finish().is_ok();
         let deadline = Some(now.after(LEAVE_TIME));
         if is_link {
-            self.chatter.log(now, log::Level::Warn, format_args!("connection with {remote} ended: {why}"));
+            log::warn!(target: NODES, "connection with {remote} ended: {why}");
         } else if refusal != Refusal::Superseded {
-            self.log_reject(now, remote, why);
+            log_refusal(remote, why);
         }
         let Some(entry) = self.entries.get_mut(&token) else { return };
         let role = core::mem::replace(&mut entry.role, Role::Leaving);

@@ -19,7 +19,7 @@ use thiserror::Error;
 use super::admission::{Claim, Company};
 use super::credentials::Credentials;
 use super::link::{CHUNK, Connection, MOST_AT_ONCE};
-use super::listener::{Listener, RateLimit};
+use super::listener::Listener;
 use super::outgoing::Outgoing;
 use super::peer::{Peer, PeerKey};
 use super::socket;
@@ -28,7 +28,6 @@ use crate::adaptor::mesh::framing::{Frame, FrameError};
 use crate::adaptor::mesh::neighbour::{End, Identity, LinkId, Neighbour, Refusal, Role as EndRole};
 use crate::adaptor::mesh::packet::{Body, HEADER_LEN, Packet, ParseError};
 use crate::adaptor::random::Random;
-use crate::chatter::Chatter;
 use crate::poller::{Poller, Report, Token};
 
 /// Within this time a connection has to be made.
@@ -182,8 +181,6 @@ pub struct Links {
     /// Whether the last [`LinkEvent::Duplicate`] said so.
     is_duplicate: bool,
     scratch: Box<[u8]>,
-    rejects: RateLimit,
-    chatter: Chatter,
     random: Random,
 }
 
@@ -239,8 +236,6 @@ impl Links {
             run: 0,
             is_duplicate: false,
             scratch: vec![0; CHUNK].into_boxed_slice(),
-            rejects: RateLimit::default(),
-            chatter: Chatter::of_a_network(),
             random: Random::new(seed),
         })
     }

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::adaptor::Instant;
 use crate::adaptor::mesh::neighbour::{LinkId, Refusal};
+use crate::logging::NODES;
 use crate::poller::{Interest, Token};
 
 impl Links {
@@ -42,7 +43,7 @@ impl Links {
                 let deadline = Some(now.after(JOIN_TIME));
                 self.entries.insert(token, Entry { connection, role: Role::Stranger, remote, deadline });
             }
-            Err(error) => self.log_reject(now, remote, &error.to_string()),
+            Err(error) => log_refusal(remote, &error.to_string()),
         }
     }
 
@@ -84,7 +85,7 @@ impl Links {
             }
             Err(error) => {
                 let problem = format!("can't connect to {address}: {error}; trying again");
-                peer.report(now, &mut self.chatter, log::Level::Info, &problem);
+                peer.report(log::Level::Info, &problem);
                 peer.schedule_dial(now, Duration::ZERO, None, &mut self.random);
             }
         }
@@ -156,7 +157,7 @@ impl Links {
             Role::Leaving => {}
             Role::Stranger => {
                 if let Some(why) = why {
-                    self.log_reject(now, remote, why);
+                    log_refusal(remote, why);
                 }
             }
             Role::Parked(key, _) => {
@@ -171,7 +172,7 @@ impl Links {
                     peer.attempt = None;
                     if let Some(why) = why {
                         let problem = format!("can't connect to {remote}: {why}; trying again");
-                        peer.report(now, &mut self.chatter, log::Level::Info, &problem);
+                        peer.report(log::Level::Info, &problem);
                     }
                     peer.schedule_dial(now, Duration::ZERO, refusal, &mut self.random);
                 }
@@ -186,25 +187,17 @@ impl Links {
         }
     }
 
-    pub(super) fn log_reject(&mut self, now: Instant, remote: SocketAddr, why: &str) {
-        // Without the port, which is another one each time.
-        let line = format!("connection from {} refused: {why}", remote.ip());
-        if let Some(withheld) = self.rejects.admit(now, &line) {
-            log::warn!("{line} ({withheld} more refused since the last such line)");
-        }
-    }
-
     /// The peer's link is closed: uses the connection that was kept for this, or dials again.
     fn end_link(&mut self, now: Instant, link: &Link, why: Option<&str>, refusal: Option<Refusal>) {
         let Some(key) = link.key else {
             if let Some(why) = why {
-                self.chatter.log(now, log::Level::Info, format_args!("router: {why}"));
+                log::info!(target: NODES, "router: {why}");
             }
             return;
         };
         let Some(peer) = self.peers.get_mut(&key) else { return };
         if let Some(why) = why {
-            peer.report(now, &mut self.chatter, log::Level::Info, why);
+            peer.report(log::Level::Info, why);
         }
         peer.link = None;
         if let Some(parked) = peer.parked.take()
@@ -228,6 +221,10 @@ impl Links {
         self.next_token = self.next_token.saturating_add(1);
         token
     }
+}
+
+pub(super) fn log_refusal(remote: SocketAddr, why: &str) {
+    log::warn!("connection from {} refused: {why}", remote.ip());
 }
 
 /// Whose address it is, as far as that can be told: of IPv6 everyone has as many as there are in a /64.

@@ -4,9 +4,12 @@ use super::super::message::{
     Command, DeviceInfo, DmaMap, DmaUnmap, Header, IrqInfo, RegionAccess, RegionInfo, SetIrqs,
 };
 use super::super::request::{Echo, ReplyToken, Request};
+use super::super::socket::Missing;
 use super::super::version::Agreement;
 use super::{Connection, Message};
+use crate::descriptors::{self, Advice};
 use bytes::{Buf, Bytes};
+use log::error;
 use vfio_bindings::bindings::vfio;
 
 /// The interrupt indices that the device has: INTx, MSI and MSI-X.
@@ -14,10 +17,19 @@ const INTERRUPT_INDICES: u32 = vfio::VFIO_PCI_MSIX_IRQ_INDEX + 1;
 
 impl Connection {
     pub(super) fn handle_command(&mut self, message: Message) -> Option<Request> {
-        let Message { header, body, mut descriptors, surplus } = message;
-        if surplus {
-            self.refuse(&header, libc::EINVAL, "too many file descriptors");
-            return None;
+        let Message { header, body, mut descriptors, missing } = message;
+        match missing {
+            None => {}
+            Some(Missing::TooMany) => return self.refuse(&header, libc::EINVAL, "too many file descriptors"),
+            Some(Missing::NoRoom) => {
+                let advice = Advice(descriptors::limit());
+                error!(
+                    "no room for a guest's file descriptors (vfio-user command {}): {advice}",
+                    header.command
+                );
+                self.answer_error(&header, libc::EMFILE);
+                return None;
+            }
         }
         let answer = match Command::n(header.command) {
             Some(Command::Version) => self.version(&header, &body),
@@ -178,7 +190,7 @@ impl Connection {
 
     /// Answers a command with an error, if an answer is expected.
     pub(super) fn refuse(&mut self, header: &Header, errno: i32, problem: &str) -> Option<Request> {
-        self.complain(header, problem);
+        super::complain(header, problem);
         self.answer_error(header, errno);
         None
     }
