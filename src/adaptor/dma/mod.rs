@@ -7,6 +7,7 @@
 //! and what one queue does, or has in its ring, costs the others nothing but their turn.
 
 pub mod entry;
+mod faults;
 mod keys;
 mod operation;
 mod orders;
@@ -27,6 +28,7 @@ pub use keys::{Key, LocalRights, MAX_KEYS, MAX_RUNS};
 pub use orders::Order;
 pub use queue::{Number, QueueShape};
 
+use self::faults::Fault;
 use self::keys::Keys;
 use self::orders::Waiting;
 use self::queue::{Alarm, Queue, Rest};
@@ -93,6 +95,7 @@ pub struct Engine {
     transfers: Transfers,
     ways: Ways,
     running: VecDeque<(OperationId, Number, Purpose)>,
+    faults: VecDeque<Fault>,
     next: u64,
     requests: VecDeque<Request>,
     failures: VecDeque<Failure>,
@@ -120,6 +123,7 @@ impl Engine {
             transfers: Transfers::default(),
             ways: Ways::default(),
             running: VecDeque::new(),
+            faults: VecDeque::new(),
             next: 0,
             requests: VecDeque::new(),
             failures: VecDeque::new(),
@@ -282,6 +286,9 @@ impl Engine {
 
     /// The next memory operation, of the queues in turn.
     pub fn poll_operation(&mut self, now: Instant) -> Option<MemoryOperation> {
+        if let served @ Some(_) = self.next_served() {
+            return served;
+        }
         while let Some(number) = self.active.pop_front() {
             if let Some(queue) = self.queue(number) {
                 queue.is_listed = false;
