@@ -1,17 +1,16 @@
 //! What assurance is for: a store and its check, against a store that is read back.
 //!
 //! Both end when it is known that the bytes are there. The check is one load for a block of 4 KiB, or one question about the whole range; reading back is a load for every 8
-//! bytes, also with the adaptor reading the rest of each block ahead.
+//! bytes.
 
 use std::time::{Duration, Instant};
 
 use super::bare::typical;
 use super::counter::{Counter, Traffic};
-use super::guest::REGISTERS;
 use super::pair::{FAR, Pair};
 use super::plot::{Chart, Line};
 use super::report::{Figure, Report, Samples, Target};
-use super::wire::{Wait, store};
+use super::wire::Wait;
 
 /// Bytes, and how many of such transfers a round has for each way.
 const SIZES: [(u64, usize, usize); 7] = [
@@ -25,7 +24,6 @@ const SIZES: [(u64, usize, usize); 7] = [
 ];
 /// Those that are told of one by one, and not only plotted.
 const NAMED: [(u64, &str); 3] = [(8, "8B"), (4 << 10, "4KiB"), (1 << 20, "1MiB")];
-const READ_AHEAD: u64 = 0x140;
 /// From this size on reading back takes seconds, so that it is done in some of the rounds only.
 const LARGE: u64 = 256 << 10;
 const LARGE_EVERY: usize = 3;
@@ -38,7 +36,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 struct Times {
     check: Samples,
     read_back: Samples,
-    read_ahead: Samples,
 }
 
 /// What goes over the link.
@@ -61,14 +58,10 @@ pub fn run(report: &mut Report, rounds: usize) {
             let stores = pair.stores(len, value);
             let checked = [&stores[..], &pair.check(len)].concat();
             times.check.push(typical(checks, || assert_eq!(pair.near.client.ask(&checked), [0; 4])));
-            for (ahead, samples) in [(false, &mut times.read_back), (true, &mut times.read_ahead)] {
-                pair.set_read_ahead(ahead);
-                samples.push(typical(read_backs, || {
-                    pair.near.client.send(&stores);
-                    pair.read_back(len, value);
-                }));
-            }
-            pair.set_read_ahead(false);
+            times.read_back.push(typical(read_backs, || {
+                pair.near.client.send(&stores);
+                pair.read_back(len, value);
+            }));
         }
     }
     for (times, (len, ..)) in times.iter().zip(SIZES) {
@@ -82,13 +75,6 @@ pub fn run(report: &mut Report, rounds: usize) {
     plot(report, &times);
 }
 
-impl Pair {
-    fn set_read_ahead(&mut self, on: bool) {
-        let nodes = u64::from(on) << FAR;
-        self.near.client.send(&store(REGISTERS, READ_AHEAD, &nodes.to_le_bytes()));
-    }
-}
-
 fn tell_times(report: &mut Report, size: &str, times: &Times) {
     let micros = |samples: &Samples| samples.map(|seconds| seconds * 1e6);
     report.add(
@@ -97,13 +83,6 @@ fn tell_times(report: &mut Report, size: &str, times: &Times) {
             .target(Target::RatioAtMost(1.0)),
     );
     report.add(Figure::new(format!("assurance/{size}-read-back"), &micros(&times.read_back), "us"));
-    report.add(
-        Figure::new(format!("assurance/{size}-read-back-ahead"), &micros(&times.read_ahead), "us").against(
-            &times.read_ahead,
-            &times.read_back,
-            "reading back",
-        ),
-    );
 }
 
 fn tell_traffic(report: &mut Report, size: &str, loads: &Loads) {
@@ -178,7 +157,6 @@ fn plot(report: &Report, times: &[Times]) {
         lines: vec![
             line("stores and a check", |times| &times.check),
             line("stores, read back", |times| &times.read_back),
-            line("stores, read back with read-ahead", |times| &times.read_ahead),
         ],
     };
     chart.draw(&report.plot_path("assurance"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Assurance beyond the check of a block: questions about ranges, the blocks that failed, reading
- * ahead; and where the spaces lie.
+ * Assurance beyond the check of a block: questions about ranges, the blocks that failed; and
+ * where the spaces lie.
  *
  * The adaptor's queue tells of a failed block once, to whoever takes it out. Here every open file
  * is to be told of it. So blocks that were taken out are kept until their errors are checked, which
@@ -9,7 +9,6 @@
  * failed blocks than its log has room for: the list here has as much, and what finds no room in it
  * stays in the queue.
  */
-#include <linux/capability.h>
 #include <linux/hash.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
@@ -235,35 +234,6 @@ int ardma_spaces(struct ardma_adaptor *adaptor, struct ardma_spaces *spaces)
 	spaces->access_extent = ardma_read64(adaptor, ARDMA_REG_ACCESS_EXTENT);
 	spaces->assurance_base = ardma_read64(adaptor, ARDMA_REG_ASSURANCE_BASE);
 	spaces->assurance_extent = ardma_read64(adaptor, ARDMA_REG_ASSURANCE_EXTENT);
-	if (!ardma_answers(adaptor))
-		ret = -EIO;
-	ardma_assurance_leave(adaptor);
-	return ret;
-}
-
-int ardma_read_ahead(struct ardma_adaptor *adaptor, struct ardma_read_ahead *argument)
-{
-	int ret;
-	int i;
-
-	if (argument->set > 1)
-		return -EINVAL;
-	/* It changes what the loads of all programs bring. */
-	if (argument->set && !capable(CAP_SYS_ADMIN))
-		return -EPERM;
-	ret = ardma_assurance_enter(adaptor);
-	if (ret)
-		return ret;
-	if (argument->set)
-		ardma_write32(adaptor, ARDMA_REG_READ_AHEAD_TIME, argument->time_us);
-	argument->time_us = ardma_read32(adaptor, ARDMA_REG_READ_AHEAD_TIME);
-	for (i = 0; i < ARRAY_SIZE(argument->nodes); i++) {
-		u32 words = ARDMA_REG_READ_AHEAD_0 + 8 * i;
-
-		if (argument->set)
-			ardma_write64(adaptor, words, argument->nodes[i]);
-		argument->nodes[i] = ardma_read64(adaptor, words);
-	}
 	if (!ardma_answers(adaptor))
 		ret = -EIO;
 	ardma_assurance_leave(adaptor);

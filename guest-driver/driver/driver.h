@@ -331,12 +331,11 @@ void ardma_queues_ready(struct ardma_adaptor *adaptor);
 irqreturn_t ardma_queue_interrupt(int irq, void *data);
 int ardma_doorbell_mmap(struct ardma_file *file, struct vm_area_struct *vma);
 
-/* assurance.c: ranges, failed blocks, reading ahead, where the spaces lie. */
+/* assurance.c: ranges, failed blocks, where the spaces lie. */
 int ardma_range(struct ardma_adaptor *adaptor, struct ardma_range *range);
 int ardma_failed(struct ardma_file *file, struct ardma_failed *argument);
 void ardma_failed_forget(struct ardma_adaptor *adaptor);
 int ardma_spaces(struct ardma_adaptor *adaptor, struct ardma_spaces *spaces);
-int ardma_read_ahead(struct ardma_adaptor *adaptor, struct ardma_read_ahead *argument);
 
 /* inventory.c: what nodes export. */
 int ardma_inventory(struct ardma_adaptor *adaptor, struct ardma_inventory *argument);

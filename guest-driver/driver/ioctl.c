@@ -20,7 +20,6 @@ union ardma_argument {
 	struct ardma_range range;
 	struct ardma_failed failed;
 	struct ardma_spaces spaces;
-	struct ardma_read_ahead read_ahead;
 	struct ardma_listen listen;
 	struct ardma_register reg;
 	struct ardma_deregister deregister;
@@ -176,11 +175,6 @@ static int ardma_call_spaces(struct ardma_file *file, union ardma_argument *argu
 	return ardma_spaces(file->adaptor, &argument->spaces);
 }
 
-static int ardma_call_read_ahead(struct ardma_file *file, union ardma_argument *argument)
-{
-	return ardma_read_ahead(file->adaptor, &argument->read_ahead);
-}
-
 static int ardma_call_listen(struct ardma_file *file, union ardma_argument *argument)
 {
 	return ardma_listen(file, &argument->listen);
@@ -260,7 +254,6 @@ static const struct ardma_call {
 	[_IOC_NR(ARDMA_IOC_RANGE)] = { ARDMA_IOC_RANGE, ardma_call_range },
 	[_IOC_NR(ARDMA_IOC_FAILED)] = { ARDMA_IOC_FAILED, ardma_call_failed },
 	[_IOC_NR(ARDMA_IOC_SPACES)] = { ARDMA_IOC_SPACES, ardma_call_spaces },
-	[_IOC_NR(ARDMA_IOC_READ_AHEAD)] = { ARDMA_IOC_READ_AHEAD, ardma_call_read_ahead },
 	[_IOC_NR(ARDMA_IOC_REGISTER)] = { ARDMA_IOC_REGISTER, ardma_call_register },
 	[_IOC_NR(ARDMA_IOC_DEREGISTER)] = { ARDMA_IOC_DEREGISTER, ardma_call_deregister },
 	[_IOC_NR(ARDMA_IOC_CREATE_QUEUE)] = { ARDMA_IOC_CREATE_QUEUE, ardma_call_create_queue },

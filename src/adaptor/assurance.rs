@@ -1,11 +1,10 @@
-//! The registers of assurance beyond the check of a block: ranges, failed blocks, read-ahead; and where the spaces lie.
+//! The registers of assurance beyond the check of a block: ranges, failed blocks; and where the spaces lie.
 //!
 //! Invariant: a load that touches RANGE_STATUS is answered when its range check is, and by nothing else.
 
-use core::time::Duration;
 use std::collections::BTreeMap;
 
-use super::address::{BLOCK_SIZE, Block, IO_WINDOW_SIZE, NodeSet, OFFSET_BITS, Space};
+use super::address::{BLOCK_SIZE, Block, IO_WINDOW_SIZE, OFFSET_BITS, Space};
 use super::bus::{Completion, LoadTag};
 use super::pci::{Register, RegisterWrite, registers};
 use super::{Adaptor, Instant, Region};
@@ -104,19 +103,11 @@ impl Adaptor {
         }
         let low = u32::try_from(write.value & u64::from(u32::MAX)).unwrap_or(0);
         let written = &mut self.function.written;
-        let [first, second, third, fourth] = &mut written.read_ahead;
         match write.register {
             Register::RangeStart => written.range_start = write.value,
             Register::RangeEnd => written.range_end = write.value,
             Register::RangeSpace => written.range_space = low,
-            Register::ReadAheadTime => written.read_ahead_time = low,
-            Register::ReadAhead0 => *first = write.value,
-            Register::ReadAhead1 => *second = write.value,
-            Register::ReadAhead2 => *third = write.value,
-            Register::ReadAhead3 => *fourth = write.value,
-            _ => return,
+            _ => {}
         }
-        let nodes = NodeSet::from_words(written.read_ahead);
-        self.target.set_read_ahead(nodes, Duration::from_micros(written.read_ahead_time.into()));
     }
 }

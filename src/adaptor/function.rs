@@ -28,46 +28,20 @@ pub(super) mod event {
 }
 
 /// Registers that hold what the guest wrote.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub(super) struct Written {
     pub(super) event_enable: u32,
     pub(super) command_address: u64,
     pub(super) command_cookie: u32,
     pub(super) command: u32,
-    pub(super) log_select: u32,
     pub(super) range_start: u64,
     pub(super) range_end: u64,
     pub(super) range_space: u32,
-    /// In microseconds.
-    pub(super) read_ahead_time: u32,
-    pub(super) read_ahead: [u64; 4],
     pub(super) message_coalesce_count: u32,
     pub(super) message_coalesce_time: u32,
     event_vector: u32,
     queue_vector: u32,
     pub(super) inventory_select: u32,
-}
-
-impl Default for Written {
-    fn default() -> Self {
-        Self {
-            event_enable: 0,
-            command_address: 0,
-            command_cookie: 0,
-            command: 0,
-            log_select: 0,
-            range_start: 0,
-            range_end: 0,
-            range_space: 0,
-            read_ahead_time: 1000,
-            read_ahead: [0; 4],
-            message_coalesce_count: 0,
-            message_coalesce_time: 0,
-            event_vector: 0,
-            queue_vector: 0,
-            inventory_select: 0,
-        }
-    }
 }
 
 impl Written {
@@ -78,15 +52,9 @@ impl Written {
             Register::CommandAddress => self.command_address,
             Register::CommandCookie => self.command_cookie.into(),
             Register::Command => self.command.into(),
-            Register::LogSelect => self.log_select.into(),
             Register::RangeStart => self.range_start,
             Register::RangeEnd => self.range_end,
             Register::RangeSpace => self.range_space.into(),
-            Register::ReadAheadTime => self.read_ahead_time.into(),
-            Register::ReadAhead0 => self.read_ahead[0],
-            Register::ReadAhead1 => self.read_ahead[1],
-            Register::ReadAhead2 => self.read_ahead[2],
-            Register::ReadAhead3 => self.read_ahead[3],
             Register::MessageCoalesceCount => self.message_coalesce_count.into(),
             Register::MessageCoalesceTime => self.message_coalesce_time.into(),
             Register::EventVector => self.event_vector.into(),

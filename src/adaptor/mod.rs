@@ -55,7 +55,6 @@ use self::mesh::packet::{Incarnation, Packet};
 use self::mesh::{InventoryNews, Mesh, Ticket, Timing, Wanted};
 use self::pci::{ConfigAction, Meaning, registers};
 use self::random::Random;
-use self::status::Direction;
 use self::target::Target;
 use self::transaction::{Content, Finished, Request};
 
@@ -342,7 +341,6 @@ impl Adaptor {
 
     /// The link to the node is gone.
     pub fn handle_link_down(&mut self, now: Instant, node: NodeId) {
-        self.target.drop_read_ahead(node);
         self.mesh.handle_link_down(now, node);
         self.run(now);
     }
@@ -496,10 +494,6 @@ impl Adaptor {
                 Wanted::Discard(origin) => self.master.discard(origin),
                 // The flow's window is the buffer's bound, so that it is never full.
                 Wanted::Request(request) => {
-                    // What it writes here may tell of what is new there.
-                    if request.kind.direction() == Direction::Write {
-                        self.target.drop_read_ahead(request.origin.node);
-                    }
                     let _ = self.master.push(request);
                 }
             }
@@ -518,9 +512,8 @@ impl Adaptor {
             self.completions.push_back(completion);
         }
         while let Some(event) = self.mesh.poll_event() {
-            if let Event::LinkUp(node, _) | Event::LinkDown(node) | Event::PeerRestarted(node, _) = event {
+            if let Event::LinkUp(..) | Event::LinkDown(_) | Event::PeerRestarted(..) = event {
                 self.function.raise(events::LINK);
-                self.target.drop_read_ahead(node);
             }
             self.events.push_back(event);
         }

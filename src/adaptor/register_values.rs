@@ -50,7 +50,6 @@ impl Adaptor {
     pub(super) fn register(&self, register: Register) -> u64 {
         let Settings { node, geometry, timing, .. } = self.settings;
         let counters = self.target.counters();
-        let buffer = u16::try_from(self.function.written.log_select).unwrap_or(u16::MAX);
         let messages = self.master.messages();
         match register {
             Register::Magic => u32::from_le_bytes(*b"ARDM").into(),
@@ -76,8 +75,6 @@ impl Adaptor {
             Register::CommandStatus => self.master.command_status() as u64,
             Register::CommandResult => self.master.command_result(),
             Register::ErrorCount => u64::try_from(self.target.logged_blocks()).unwrap_or(u64::MAX),
-            Register::TwbLog => self.target.write_log(buffer).bits().into(),
-            Register::TfbLog => self.target.fetch_log(buffer).bits().into(),
             Register::Stores => counters.stores,
             Register::Loads => counters.loads,
             Register::Checks => counters.checks,
@@ -119,15 +116,9 @@ impl Adaptor {
             | Register::CommandAddress
             | Register::CommandCookie
             | Register::Command
-            | Register::LogSelect
             | Register::RangeStart
             | Register::RangeEnd
             | Register::RangeSpace
-            | Register::ReadAheadTime
-            | Register::ReadAhead0
-            | Register::ReadAhead1
-            | Register::ReadAhead2
-            | Register::ReadAhead3
             | Register::MessageCoalesceCount
             | Register::MessageCoalesceTime
             | Register::EventVector
@@ -144,7 +135,6 @@ impl Adaptor {
             Register::EventEnable => self.function.enable_events(low),
             Register::CommandAddress => written.command_address = write.value,
             Register::CommandCookie => written.command_cookie = low,
-            Register::LogSelect => written.log_select = low,
             Register::EventVector => self.function.set_event_vector(low),
             Register::QueueVector => self.function.set_queue_vector(low),
             Register::MessagePop => self.master.messages_mut().pop(low),

@@ -4,12 +4,8 @@ use bytes::Bytes;
 
 use super::Instant;
 use super::address::Place;
-use super::channel::Channel;
 use super::memory::{AtomicAction, Lent, Source};
 use super::status::{Code, Direction};
-
-/// The longest load or store of a bus in bytes.
-pub const LONGEST_ACCESS: u32 = 8;
 
 /// Names a transaction; rises with each that is started, and never repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -180,12 +176,6 @@ impl<P: Extent> RequestKind<P> {
             Self::Write(_) | Self::Atomic(_) => Direction::Write,
             Self::Read { .. } => Direction::Read,
         }
-    }
-
-    /// Whether it reads ahead: in the channel of the bus's accesses, what reads more than an access can. Nobody has to be told
-    /// how it ends.
-    pub const fn is_read_ahead(&self, channel: Channel) -> bool {
-        matches!((self, channel), (Self::Read { len }, Channel::Small) if *len > LONGEST_ACCESS)
     }
 
     /// The bytes that it moves, either way.

@@ -1,5 +1,4 @@
-//! What software learns beyond the check of a block: ranges, failed blocks, bases and extents; and what it gets from reading
-//! ahead. All of it by registers, as a driver does.
+//! What software learns beyond the check of a block: ranges, failed blocks, bases and extents. All of it by registers, as a driver does.
 
 use std::time::Duration;
 
@@ -7,7 +6,6 @@ use assured_rdma::adaptor::Region;
 use assured_rdma::adaptor::address::NodeId;
 use assured_rdma::adaptor::status::Code;
 
-use crate::network::Faults;
 use crate::world::{DEADLINE, EXPORT_LEN, EXPORTED, WINDOW, World};
 
 const A: NodeId = NodeId(1);
@@ -15,7 +13,6 @@ const B: NodeId = NodeId(2);
 const C: NodeId = NodeId(3);
 
 const RANGE_STATUS: u64 = 0x118;
-const SERVED_READS: u64 = 0xa8;
 const FAILED: u32 = 1 << 7;
 
 fn address(node: NodeId, offset: u64) -> u64 {
@@ -212,123 +209,5 @@ mod spaces {
         assert_eq!(bases(&mut world), assigned);
         world.reset(A);
         assert_eq!(bases(&mut world), [0; 4]);
-    }
-}
-
-mod read_ahead {
-    use super::*;
-
-    /// Node 1 reads ahead from node 2, whose memory is a pattern.
-    fn ahead() -> World {
-        let mut world = World::new(1, 3);
-        for (index, byte) in world.memory(B)[EXPORTED as usize..].iter_mut().enumerate() {
-            *byte = (index % 251) as u8;
-        }
-        world.set_wide_register(A, 0x140, 1 << B.0);
-        // Until the nodes have told each other what they export.
-        world.run_for(Duration::from_millis(100));
-        world
-    }
-
-    fn sees(world: &mut World, offset: u64) -> u8 {
-        world.read(A, B, offset, 1)[0]
-    }
-
-    #[test]
-    fn a_block_costs_two_reads_and_is_exact() {
-        let mut world = ahead();
-        world.read(A, B, 0x0ff8, 8);
-        let (served, start) = (world.register(B, SERVED_READS), world.now);
-        for offset in (0x1000..0x2000).step_by(8) {
-            let data = world.read(A, B, offset, 8);
-            let expected: Vec<u8> = (offset..).take(8).map(|o| (o % 251) as u8).collect();
-            assert_eq!(data[..], expected[..], "at {offset:#x}");
-        }
-        assert_eq!(world.check(A, B, 0x1000), 0);
-        assert_eq!(world.register(B, SERVED_READS) - served, 2);
-        assert!(world.now.since(start) < Duration::from_millis(1));
-    }
-
-    #[test]
-    fn what_others_write_is_seen_after_a_check_or_after_the_time() {
-        type Act = fn(&mut World);
-        let acts: [(&str, bool, Act); 6] = [
-            ("nothing", false, |_| ()),
-            ("a check", true, |world| _ = world.check(A, B, 0x8000)),
-            ("a range check", true, |world| _ = ask(world, address(B, 0), address(B, 1))),
-            ("a store", true, |world| write(world, B, 0x8000, 1)),
-            ("time", true, |world| world.run_for(Duration::from_micros(1001))),
-            ("a store of that node here", true, |world| {
-                world.store(B, A, 0x8000, &[1]).unwrap();
-                assert_eq!(world.check(B, A, 0x8000), 0);
-            }),
-        ];
-        for (name, is_new, act) in acts {
-            let mut world = ahead();
-            sees(&mut world, 0);
-            world.memory(B)[EXPORTED as usize + 1] = 0xee;
-            act(&mut world);
-            assert_eq!(sees(&mut world, 1) == 0xee, is_new, "{name}");
-            world.memory(B)[EXPORTED as usize + 1] = 0xdd;
-            assert_eq!(sees(&mut world, 1), 0xdd, "{name}: a second load of the byte");
-        }
-    }
-
-    #[test]
-    fn nothing_of_an_earlier_life_is_served_once_the_link_is_lost() {
-        let mut world = ahead();
-        sees(&mut world, 0);
-        world.cut(A, B);
-        assert_eq!(sees(&mut world, 1), 0xff);
-        assert_ne!(world.check(A, B, 0), 0);
-        let mut world = ahead();
-        sees(&mut world, 0);
-        world.reset(A);
-        world.memory(B)[EXPORTED as usize + 1] = 0xee;
-        assert!(world.run_until(DEADLINE, |world| world.is_up(A, B)));
-        assert_eq!(sees(&mut world, 1), 0xee);
-    }
-
-    #[test]
-    fn no_false_ok_with_loss_and_flips_data_and_status_agree() {
-        let mut world = ahead();
-        world.faults = Faults { loss: 100, flip: 100, jitter: 500, ..Faults::NONE };
-        for offset in (0..0x3000).step_by(8) {
-            let data = world.read(A, B, offset, 8);
-            let expected: Vec<u8> = (offset..).take(8).map(|o| (o % 251) as u8).collect();
-            if offset % 64 == 0 {
-                let word = world.check(A, B, offset);
-                assert!(word >> 8 != 0 || data[..] == expected[..], "at {offset:#x}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_load_at_the_end_of_a_window_leaves_no_error_behind_it() {
-        let mut world = ahead();
-        // The block behind is not exported, and neither is this one for stores.
-        for offset in (EXPORT_LEN - 0x1000..EXPORT_LEN).step_by(8) {
-            world.read(A, B, offset, 8);
-        }
-        assert_eq!(ask(&mut world, 0, 1 << 56), 0);
-        assert_eq!(world.register(A, 0x98), 0, "ERRORS");
-        assert_eq!(world.read(A, B, EXPORT_LEN, 8)[..], [0xff; 8]);
-        assert_eq!(world.check(A, B, EXPORT_LEN) >> 8, u32::from(Code::NoWindow.bits()));
-        assert_eq!(world.register(A, 0x98), 1, "ERRORS");
-    }
-
-    #[test]
-    fn it_is_off_after_a_reset_and_for_other_nodes() {
-        let mut world = ahead();
-        world.read(A, C, 0, 1);
-        world.memory(C)[EXPORTED as usize + 1] = 0xee;
-        assert_eq!(world.read(A, C, 1, 1)[..], [0xee], "another node");
-        world.set_register(A, 0x38, 1);
-        assert_eq!(world.register(A, 0x140), 0);
-        assert_eq!(world.register(A, 0x138) as u32, 1000);
-        assert!(world.run_until(DEADLINE, |world| world.is_up(A, B)));
-        sees(&mut world, 0);
-        world.memory(B)[EXPORTED as usize + 1] = 0xee;
-        assert_eq!(sees(&mut world, 1), 0xee);
     }
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::ops::AddAssign;
 use std::time::Duration;
 
+use assured_rdma::adaptor::Region;
 use assured_rdma::adaptor::address::NodeId;
 use assured_rdma::adaptor::buses::{Buses, Span};
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::random::Random;
 use assured_rdma::adaptor::transaction::{RequestKind, TransactionId};
-use assured_rdma::adaptor::{Instant, Region};
 use bytes::Bytes;
 
 use crate::network::{Faults, Station};
@@ -18,8 +18,6 @@ use crate::world::{DEADLINE, EXPORTED, Slow, TIMING, WINDOW, World};
 
 const NODES: u8 = 3;
 const STEPS: usize = 120;
-/// READ_AHEAD_TIME after a reset.
-const READ_AHEAD_TIME: Duration = Duration::from_micros(1000);
 /// Where one that claims to be another node has its place.
 const IMPOSTOR: NodeId = NodeId(200);
 
@@ -40,13 +38,7 @@ struct Schedule {
     random: Random,
     routers: u8,
     resets: u64,
-    /// When the last of them was.
-    last_reset: Instant,
     transfers: u64,
-    /// Nodes read ahead, from all others.
-    reads_ahead: bool,
-    /// Loads that were answered at once, with data.
-    at_once: u64,
 }
 
 /// What a run, or many, came to.
@@ -59,7 +51,6 @@ struct Sum {
     bulk_failed: u64,
     ranges: u64,
     failed_ranges: u64,
-    at_once: u64,
     page_faults: u64,
 }
 
@@ -72,7 +63,6 @@ impl AddAssign for Sum {
         self.bulk_failed += other.bulk_failed;
         self.ranges += other.ranges;
         self.failed_ranges += other.failed_ranges;
-        self.at_once += other.at_once;
         self.page_faults += other.page_faults;
     }
 }
@@ -107,29 +97,16 @@ fn run(seed: u64, kind: Kind) -> Sum {
     };
     world.faults = faults(&mut random);
     world.slow = slow(&mut random);
-    let reads_ahead = random.next() & 1 == 0;
-    let mut schedule = Schedule {
-        world,
-        oracle: Oracle::default(),
-        random,
-        routers,
-        resets: 0,
-        last_reset: Instant::ZERO,
-        transfers: 0,
-        reads_ahead,
-        at_once: 0,
-    };
-    for id in 1..=NODES {
-        schedule.read_ahead(NodeId(id));
-    }
+    let mut schedule =
+        Schedule { world, oracle: Oracle::default(), random, routers, resets: 0, transfers: 0 };
     for _ in 0..STEPS {
         schedule.act();
     }
     schedule.settle();
-    let Schedule { oracle, world, at_once, .. } = schedule;
+    let Schedule { oracle, world, .. } = schedule;
     let Oracle { checks, failed_checks: failed, bulk_ok, bulk_failed, ranges, failed_ranges, .. } = oracle;
     let (refusals, page_faults) = (world.network.refusals, world.page_faults);
-    Sum { checks, failed, refusals, bulk_ok, bulk_failed, ranges, failed_ranges, at_once, page_faults }
+    Sum { checks, failed, refusals, bulk_ok, bulk_failed, ranges, failed_ranges, page_faults }
 }
 
 /// Routers in a row or a ring, each of the first so many nodes at one of them; some at a second one, or with a direct link besides.
@@ -284,14 +261,12 @@ impl Schedule {
     /// Loads, one or several in a row, and a check.
     fn read_one(&mut self) {
         let (from, to, first) = self.route();
-        let (resets, begun) = (self.resets, self.world.now);
+        let resets = self.resets;
         let count = if self.below(2) == 0 { 1 } else { 1 + self.below(8) };
         let block = first / 4096;
         let mut read = Vec::new();
         for offset in (first..).step_by(8).take(count as usize).filter(|offset| offset / 4096 == block) {
-            let start = self.world.now;
             let data = self.wait(from, Region::Access, World::space(to, offset), 8);
-            self.at_once += u64::from(self.world.now == start && data[..] != [0xff; 8]);
             let at = (EXPORTED + offset) as usize;
             let held = self.world.memory(to)[at..at + 8].to_vec();
             read.push((data, held));
@@ -299,22 +274,13 @@ impl Schedule {
         let word = self.wait(from, Region::Assurance, World::space(to, first), 4);
         let word = u32::from_le_bytes(word[..].try_into().unwrap());
         let read_code = (word >> 8) as u8;
-        // A node that was started again meanwhile has another memory; for a moment the old one's may be what was read ahead.
-        let is_settled =
-            self.resets == resets && (resets == 0 || begun.since(self.last_reset) > READ_AHEAD_TIME);
-        if read_code == 0 && is_settled {
+        // A node that was started again meanwhile has another memory.
+        if read_code == 0 && self.resets == resets {
             for (data, held) in read {
                 assert_eq!(data[..], held[..], "no false OK: exactly the remote data");
             }
         }
         self.oracle.checked(&self.world, from, to, block, word as u8);
-    }
-
-    /// The node reads ahead if nodes do in this schedule. A reset ends it.
-    fn read_ahead(&mut self, node: NodeId) {
-        if self.reads_ahead {
-            self.world.set_wide_register(node, 0x140, u64::MAX);
-        }
     }
 
     /// Loads, while things may fail meanwhile.
@@ -365,14 +331,12 @@ impl Schedule {
                 self.world.restart(a);
                 for node in together {
                     self.world.export(node, 0b11, u64::MAX);
-                    self.read_ahead(node);
                 }
             }
             9 if spares(&[a]) => {
                 self.begin_life(a);
                 self.world.reset(a);
                 self.world.export(a, 0b11, u64::MAX);
-                self.read_ahead(a);
             }
             _ => {}
         }
@@ -380,7 +344,6 @@ impl Schedule {
 
     fn begin_life(&mut self, node: NodeId) {
         self.resets += 1;
-        self.last_reset = self.world.now;
         self.oracle.observe(&self.world);
         self.oracle.forget(node);
     }
@@ -508,15 +471,12 @@ fn run_many(test: &str, kind: Kind, default: u64) -> Sum {
             panic!("replay with: SIM_SEED={seed:#x} cargo test --test sim {test} -- --nocapture")
         });
     }
-    let Sum { checks, failed, refusals, bulk_ok, bulk_failed, ranges, failed_ranges, at_once, page_faults } =
-        sum;
+    let Sum { checks, failed, refusals, bulk_ok, bulk_failed, ranges, failed_ranges, page_faults } = sum;
     println!(
         "{test}: {schedules} schedules, {checks} checks, {failed} of them told of errors, {ranges} ranges, {failed_ranges} of \
-         them did, {at_once} loads from what was read ahead, {bulk_ok} bulk writes done, {bulk_failed} not, {page_faults} page \
-         faults, {refusals} nodes refused"
+         them did, {bulk_ok} bulk writes done, {bulk_failed} not, {page_faults} page faults, {refusals} nodes refused"
     );
     assert!(failed > 0 && bulk_failed > 0 && failed_ranges > 0, "the faults were felt");
-    assert!(at_once > 0, "nodes read ahead");
     assert!(page_faults > 0, "memory was slow");
     sum
 }

@@ -256,16 +256,21 @@ impl World {
         self.take_outputs();
     }
 
-    /// A node or router stands still, as under SIGSTOP: nothing reaches it and it does nothing.
+    /// A node or router stands still, as under SIGSTOP: nothing reaches it and it does nothing. A
+    /// second pause does not end the first one: what waits for its end would be overtaken.
     pub fn pause(&mut self, station: impl Into<Station>, time: Duration) {
         let until = self.now.after(time);
         match station.into() {
             Station::Node(place) => {
                 for place in self.process_of(place).places.clone() {
-                    *self.paused_until(place.into()) = until;
+                    let paused = self.paused_until(place.into());
+                    *paused = until.max(*paused);
                 }
             }
-            router => *self.paused_until(router) = until,
+            router => {
+                let paused = self.paused_until(router);
+                *paused = until.max(*paused);
+            }
         }
     }
 

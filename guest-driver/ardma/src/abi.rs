@@ -421,16 +421,6 @@ arguments! {
         /// Bytes in it.
         assurance_extent: u64,
     }
-
-    /// From which nodes the adaptor reads ahead.
-    ReadAhead = (READ | WRITE, 0x23) {
-        /// In and out: bit `n % 64` of word `n / 64`.
-        nodes: [u64; 4],
-        /// In and out: how old what was read may be, in microseconds.
-        time_us: u32,
-        /// In: 1 to change it, 0 to be told.
-        set: u32,
-    }
 }
 
 /// `Listen::flags`: the doorbells are masked from the beginning.

@@ -70,7 +70,7 @@ fn c_constants(text: &str) -> BTreeMap<String, u64> {
     constants
 }
 
-/// `ReadAhead` as C has it: `read_ahead`.
+/// `OverflowAck` as C has it: `overflow_ack`.
 fn snake_case(name: &str) -> String {
     let mut snake = String::new();
     for letter in name.chars() {
@@ -147,7 +147,6 @@ fn sizes_are_the_same_for_32_bit_and_64_bit_programs() {
         ("Range", 24),
         ("Failed", 16),
         ("Spaces", 64),
-        ("ReadAhead", 40),
         ("Register", 32),
         ("Deregister", 8),
         ("CreateQueue", 48),

@@ -378,7 +378,6 @@ impl Question for abi::Range {}
 impl Question for abi::Inventory {}
 impl Question for abi::Failed {}
 impl Question for abi::Spaces {}
-impl Question for abi::ReadAhead {}
 
 #[cfg(test)]
 mod tests {

@@ -1,12 +1,11 @@
-//! Assurance beyond the check of a block: ranges, the blocks that failed, where the spaces lie, and reading ahead.
+//! Assurance beyond the check of a block: ranges, the blocks that failed, where the spaces lie.
 
 use crate::abi::{self, ADDRESS_IO, ADDRESS_NODE_SHIFT};
 use crate::adaptor::{Adaptor, ask};
 use crate::error::{CallKind, Error};
-use crate::place::{Nodes, Place, Space};
+use crate::place::{Place, Space};
 use crate::status::Status;
 use std::os::fd::AsFd;
-use std::time::Duration;
 
 pub use crate::abi::Spaces;
 
@@ -77,29 +76,6 @@ impl Adaptor {
         ask(self.as_fd(), &mut spaces)
             .map_err(|source| Error::call(CallKind::Spaces, "asking where the spaces lie", source))?;
         Ok(spaces)
-    }
-
-    /// From which nodes the adaptor reads ahead, and how old what it read may be when it is handed out.
-    ///
-    /// # Errors
-    /// [`Error::Call`] where the adaptor is gone.
-    pub fn read_ahead(&self) -> Result<(Nodes, Duration), Error> {
-        let mut argument = abi::ReadAhead::default();
-        ask(self.as_fd(), &mut argument)
-            .map_err(|source| Error::call(CallKind::ReadAhead, "asking for read-ahead", source))?;
-        Ok((Nodes::from_words(argument.nodes), Duration::from_micros(argument.time_us.into())))
-    }
-
-    /// Reads ahead from these nodes from now on, until the adaptor is reset. Loads of all programs from them may then see
-    /// data that is older by up to `time`, but not older than this guest's last store to the node or check of it.
-    ///
-    /// # Errors
-    /// [`Error::Call`], above all for users other than root.
-    pub fn set_read_ahead(&self, nodes: Nodes, time: Duration) -> Result<(), Error> {
-        let time_us = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
-        let mut argument = abi::ReadAhead { nodes: nodes.words(), time_us, set: 1 };
-        ask(self.as_fd(), &mut argument)
-            .map_err(|source| Error::call(CallKind::ReadAhead, "setting read-ahead", source))
     }
 }
 

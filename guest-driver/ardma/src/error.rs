@@ -212,7 +212,6 @@ pub(crate) enum CallKind {
     Range,
     Failed,
     Spaces,
-    ReadAhead,
     Inventory,
     Reset,
     Map,
@@ -227,7 +226,7 @@ impl CallKind {
     fn explain(self, errno: Option<i32>) -> &'static str {
         use CallKind::{
             Deregister, Export, ExportBar, ExportKey, Failed, Inventory, Listen, Map, Node, OverflowAck,
-            Queue, Range, ReadAhead, Register, Reset, Spaces, Unexport, UnexportBar,
+            Queue, Range, Register, Reset, Spaces, Unexport, UnexportBar,
         };
         match (self, errno.unwrap_or(0)) {
             (_, libc::ENODEV) => "the adaptor was removed",
@@ -299,10 +298,9 @@ impl CallKind {
             (Node | OverflowAck, libc::EINVAL) => "node ids go from 0 to 255",
             (Range, libc::EINVAL) => "the range has to go from a place to one that is not before it",
             (Range, libc::ENXIO) => "no byte of it is in the window of a node of this adaptor",
-            (Range | Failed | Spaces | ReadAhead | Inventory, libc::EOPNOTSUPP) => {
+            (Range | Failed | Spaces | Inventory, libc::EOPNOTSUPP) => {
                 "the adaptor is older than version 1.1 of the device, which has this"
             }
-            (ReadAhead, libc::EPERM) => "only root may change what the loads of all programs bring",
             (Reset, libc::EPERM) => "only root may reset the adaptor",
             _ => "the module refused",
         }

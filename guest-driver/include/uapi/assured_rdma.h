@@ -328,20 +328,6 @@ struct ardma_spaces {
 	__u64 assurance_extent;
 };
 
-/*
- * ARDMA_IOC_READ_AHEAD: from which nodes the adaptor reads ahead. Loads from their windows then
- * bring the rest of the block along for the loads that follow, which may see data that is older by
- * up to time_us, but not older than the last store to the node or check of it (docs/device.md has
- * the rule). It concerns the loads of all programs, and is off after a reset.
- *
- *   EPERM       to set it without CAP_SYS_ADMIN
- */
-struct ardma_read_ahead {
-	__u64 nodes[4];		/* in and out: bit n % 64 of word n / 64 */
-	__u32 time_us;		/* in and out */
-	__u32 set;		/* in: 1 to change it, 0 to be told; out: as it was */
-};
-
 /* Bits of ardma_listen.flags. */
 #define ARDMA_LISTEN_MASKED	(1U << 0)	/* as after ARDMA_IOC_MASK with all doorbells */
 
@@ -514,7 +500,6 @@ struct ardma_export_key {
 #define ARDMA_IOC_RANGE		_IOWR(ARDMA_IOC_MAGIC, 0x20, struct ardma_range)
 #define ARDMA_IOC_FAILED	_IOR(ARDMA_IOC_MAGIC, 0x21, struct ardma_failed)
 #define ARDMA_IOC_SPACES	_IOR(ARDMA_IOC_MAGIC, 0x22, struct ardma_spaces)
-#define ARDMA_IOC_READ_AHEAD	_IOWR(ARDMA_IOC_MAGIC, 0x23, struct ardma_read_ahead)
 #define ARDMA_IOC_REGISTER	_IOWR(ARDMA_IOC_MAGIC, 0x30, struct ardma_register)
 #define ARDMA_IOC_DEREGISTER	_IOW(ARDMA_IOC_MAGIC, 0x31, struct ardma_deregister)
 #define ARDMA_IOC_CREATE_QUEUE	_IOWR(ARDMA_IOC_MAGIC, 0x32, struct ardma_create_queue)

@@ -533,8 +533,6 @@ fn resolve(windows: &Windows, request: &Inbound) -> Result<(Home, Vec<Segment>),
         (Home::Bus, _) if access == Access::Atomic => Err(Code::TargetFault),
         // Several accesses, of which a device might do some.
         (Home::Bus, segments) if segments.len() > 1 => Err(Code::BadSize),
-        // Reading ahead must have no effect, and on a bus any load may have one.
-        (Home::Bus, _) if request.kind.is_read_ahead(request.origin.channel) => Err(Code::BadSize),
         found => Ok(found),
     }
 }

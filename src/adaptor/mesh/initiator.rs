@@ -325,12 +325,10 @@ impl Initiator {
         }
     }
 
-    /// The time at which the oldest request has to be given up. One that reads ahead does not take the others' time away.
+    /// The time at which the oldest request has to be given up.
     fn expires_at(&self) -> Option<Instant> {
-        let mut all = self.outstanding.iter().chain(&self.waiting);
-        let oldest = all.clone().next()?;
-        let access = all.find(|request| !request.kind.is_read_ahead(self.channel));
-        Some(access.unwrap_or(oldest).posted.after(self.time_to_try))
+        let oldest = self.outstanding.front().or_else(|| self.waiting.front())?;
+        Some(oldest.posted.after(self.time_to_try))
     }
 
     pub(super) fn has_expired(&self, now: Instant) -> bool {

@@ -119,9 +119,6 @@ registers! {
     CommandResult "COMMAND_RESULT" at 0x0058, 64 bits, ReadOnly, Value(0);
     OverflowAck "OVERFLOW_ACK" at 0x0060, 32 bits, WriteOnly, Value(0);
     ErrorCount "ERROR_COUNT" at 0x0064, 32 bits, ReadOnly, Value(0);
-    LogSelect "LOG_SELECT" at 0x0068, 32 bits, ReadWrite, Value(0);
-    TwbLog "TWB_LOG" at 0x006c, 32 bits, ReadOnly, Value(0);
-    TfbLog "TFB_LOG" at 0x0070, 32 bits, ReadOnly, Value(0);
     Stores "STORES" at 0x0080, 64 bits, ReadOnly, Value(0);
     Loads "LOADS" at 0x0088, 64 bits, ReadOnly, Value(0);
     Checks "CHECKS" at 0x0090, 64 bits, ReadOnly, Value(0);
@@ -145,11 +142,6 @@ registers! {
     FailedBlock "FAILED_BLOCK" at 0x0120, 64 bits, ReadOnly, Value(0xffff_ffff_ffff_ffff);
     FailedPop "FAILED_POP" at 0x0128, 32 bits, WriteOnly, Value(0);
     FailedCount "FAILED_COUNT" at 0x0130, 32 bits, ReadOnly, Value(0);
-    ReadAheadTime "READ_AHEAD_TIME" at 0x0138, 32 bits, ReadWrite, Value(1000);
-    ReadAhead0 "READ_AHEAD_0" at 0x0140, 64 bits, ReadWrite, Value(0);
-    ReadAhead1 "READ_AHEAD_1" at 0x0148, 64 bits, ReadWrite, Value(0);
-    ReadAhead2 "READ_AHEAD_2" at 0x0150, 64 bits, ReadWrite, Value(0);
-    ReadAhead3 "READ_AHEAD_3" at 0x0158, 64 bits, ReadWrite, Value(0);
     MessageInfo "MESSAGE_INFO" at 0x0180, 32 bits, ReadOnly, Value(0);
     MessageCount "MESSAGE_COUNT" at 0x0184, 32 bits, ReadOnly, Value(0);
     MessageData "MESSAGE_DATA" at 0x0188, 64 bits, ReadOnly, Value(0);

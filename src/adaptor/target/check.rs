@@ -139,8 +139,6 @@ impl Target {
             return;
         };
         for node in blocks.nodes() {
-            // What is loaded after a check was at its node after it, too.
-            self.drop_read_ahead(node);
             self.close(node);
         }
         let waits_for = self.tags.outstanding(blocks);

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::adaptor::address::{NodeId, Place};
 use crate::adaptor::bus::LoadTag;
-use crate::adaptor::status::Code;
 use crate::adaptor::transaction::TransactionId;
 
 /// A load under way.
@@ -26,13 +25,13 @@ pub struct Fetch {
 pub struct FetchBuffers {
     free: VecDeque<u16>,
     held: BTreeMap<TransactionId, Fetch>,
-    log: Vec<Code>,
+    count: u16,
 }
 
 impl FetchBuffers {
     /// `count` buffers.
     pub fn new(count: u16) -> Self {
-        Self { free: (0..count).collect(), held: BTreeMap::new(), log: vec![Code::Ok; usize::from(count)] }
+        Self { free: (0..count).collect(), held: BTreeMap::new(), count }
     }
 
     /// Takes a buffer for a load and returns its number; `None` where none is free.
@@ -52,25 +51,17 @@ impl FetchBuffers {
         self.held.values().any(|fetch| fetch.place.node == node)
     }
 
-    /// The read `id` ended with `code`: its buffer becomes free. `None` where no buffer holds it.
-    pub fn finish(&mut self, id: TransactionId, code: Code) -> Option<Fetch> {
+    /// The read `id` ended: its buffer becomes free. `None` where no buffer holds it.
+    pub fn finish(&mut self, id: TransactionId) -> Option<Fetch> {
         let fetch = self.held.remove(&id)?;
-        if let Some(log) = self.log.get_mut(usize::from(fetch.number)) {
-            *log = code;
-        }
         self.free.push_back(fetch.number);
         Some(fetch)
-    }
-
-    /// How the last read of this buffer ended; [`Code::Ok`] where it was not used yet, or does not exist.
-    pub fn log(&self, number: u16) -> Code {
-        self.log.get(usize::from(number)).copied().unwrap_or(Code::Ok)
     }
 
     /// Forgets everything and hands back the loads that waited, in the order of the bus.
     pub fn clear(&mut self) -> impl Iterator<Item = Fetch> + use<> {
         let held = core::mem::take(&mut self.held);
-        *self = Self::new(u16::try_from(self.log.len()).unwrap_or(u16::MAX));
+        *self = Self::new(self.count);
         held.into_values()
     }
 }

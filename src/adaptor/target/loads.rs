@@ -1,13 +1,11 @@
 //! Loads from the access space and the I/O space.
 
-use super::read_ahead::Source;
 use super::{Blocks, Target, count};
 use crate::adaptor::Instant;
-use crate::adaptor::address::{NodeId, NodeSet, Place, Space};
+use crate::adaptor::address::Space;
 use crate::adaptor::bus::{Completion, LoadTag};
 use crate::adaptor::status::{Code, Direction};
 use crate::adaptor::transaction::{Request, RequestKind};
-use core::time::Duration;
 
 impl Target {
     /// A load from the access space, or from the I/O space. The answer comes from [`Target::poll_completion`]: the data, or
@@ -31,11 +29,6 @@ impl Target {
             self.completions.push_back(failed);
             return;
         }
-        let source = self.read_ahead.find(now, place, len);
-        if let Source::Here(data) = source {
-            self.completions.push_back(Completion { tag, data });
-            return;
-        }
         let id = self.start();
         let Some(number) = self.fetch_buffers.start(id, tag, place, len) else {
             self.fail(id, place, len, Direction::Read, Code::NoResources);
@@ -44,34 +37,6 @@ impl Target {
         };
         self.tags.start(Blocks::in_window(self.geometry, place, len), Direction::Read, number);
         let kind = RequestKind::Read { len: u32::try_from(len).unwrap_or(u32::MAX) };
-        let request = Request { id, place, kind, posted: now };
-        if source == Source::OnItsWay {
-            self.read_ahead.ride(request);
-        } else {
-            self.drop_read_ahead(place.node);
-            self.requests.push_back(request);
-            self.begin_read_ahead(now, place, len);
-        }
-    }
-
-    fn begin_read_ahead(&mut self, now: Instant, place: Place, len: usize) {
-        if let Some((place, len)) = self.read_ahead.wanted(place, len) {
-            let id = self.start();
-            let request = self.read_ahead.begin(now, id, place, len);
-            self.requests.push_back(request);
-        }
-    }
-
-    /// From now on loads from the memory of these nodes fetch what is behind them in their block, and for `time` loads that
-    /// follow are served from that.
-    pub fn set_read_ahead(&mut self, nodes: NodeSet, time: Duration) {
-        let loads = self.read_ahead.set(nodes, time);
-        self.requests.extend(loads);
-    }
-
-    /// What was fetched ahead from the node is not used any more.
-    pub fn drop_read_ahead(&mut self, node: NodeId) {
-        let loads = self.read_ahead.drop(node);
-        self.requests.extend(loads);
+        self.requests.push_back(Request { id, place, kind, posted: now });
     }
 }

@@ -16,7 +16,6 @@ mod failed;
 mod fetch_buffer;
 mod limits;
 mod loads;
-mod read_ahead;
 mod stores;
 mod tag_ram;
 #[cfg(test)]
@@ -35,7 +34,6 @@ pub use self::check::Look;
 use self::error_ram::ErrorRam;
 use self::fetch_buffer::FetchBuffers;
 pub use self::limits::Limits;
-use self::read_ahead::{ReadAhead, Riders};
 use self::tag_ram::TagRam;
 pub use self::tag_ram::{Tag, Tally};
 use self::write_buffer::WriteBuffers;
@@ -71,7 +69,6 @@ pub struct Target {
     next_id: u64,
     write_buffers: WriteBuffers,
     fetch_buffers: FetchBuffers,
-    read_ahead: ReadAhead,
     tags: TagRam,
     errors: ErrorRam,
     checks: Checks,
@@ -100,7 +97,6 @@ impl Target {
             next_id: 1,
             write_buffers: WriteBuffers::new(limits.write_buffers, limits.write_buffers_per_node),
             fetch_buffers: FetchBuffers::new(limits.fetch_buffers),
-            read_ahead: ReadAhead::default(),
             tags: TagRam::default(),
             errors: ErrorRam::new(limits.logged_blocks),
             checks: Checks::new(limits.checks),
@@ -139,35 +135,22 @@ impl Target {
     pub fn complete(&mut self, now: Instant, id: TransactionId, code: Code, data: Bytes) {
         // What was not handed out cannot have ended; to believe it would let a write be executed after its
         // report.
-        if self.requests.iter().any(|request| request.id == id) || self.read_ahead.carries(id) {
+        if self.requests.iter().any(|request| request.id == id) {
             return;
         }
-        match self.read_ahead.finish(id, code, &data) {
-            Some(Riders::Served(loads)) => {
-                for (id, data) in loads {
-                    self.end(id, Code::Ok, data);
-                }
-            }
-            Some(Riders::Left(loads)) => self.requests.extend(loads),
-            None => self.end(id, code, data),
-        }
-        self.close_overdue(now);
-    }
-
-    /// Ends a transaction of the bus.
-    fn end(&mut self, id: TransactionId, code: Code, data: Bytes) {
         if let Some(len) = self.fetch_buffers.len(id) {
             let code = if code.is_ok() && data.len() != len { Code::Corrupt } else { code };
-            let Some(fetch) = self.fetch_buffers.finish(id, code) else { return };
+            let Some(fetch) = self.fetch_buffers.finish(id) else { return };
             self.completions.push_back(if code.is_ok() {
                 Completion { tag: fetch.tag, data }
             } else {
                 Completion::all_ones(fetch.tag, len)
             });
             self.finish(id, fetch.place, len, Direction::Read, code);
-        } else if let Some(closed) = self.write_buffers.finish(id, code) {
+        } else if let Some(closed) = self.write_buffers.finish(id) {
             self.finish(id, closed.place, closed.len, Direction::Write, code);
         }
+        self.close_overdue(now);
     }
 
     /// Logs how a transaction that was under way ended, and answers the checks that waited for it.
@@ -205,7 +188,7 @@ impl Target {
         self.close_overdue(now);
     }
 
-    /// Forgets everything: buffers, log, overflow and counters; read-ahead is off. Loads that wait are answered with all-ones,
+    /// Forgets everything: buffers, log, overflow and counters. Loads that wait are answered with all-ones,
     /// checks with [`Code::LogOverflow`] for both directions: nothing is known any more. Ids go on rising, so that late completions are
     /// ignored.
     pub fn reset(&mut self) {
@@ -214,7 +197,6 @@ impl Target {
         let checks = self.checks.clear();
         self.completions.extend(checks.iter().map(|check| check.answer_code(Code::LogOverflow)));
         self.write_buffers.clear();
-        self.read_ahead = ReadAhead::default();
         self.tags.clear();
         self.errors.clear();
         self.backlog.clear();
@@ -266,16 +248,6 @@ impl Target {
     /// True once after a block came into the queue of failed blocks.
     pub fn poll_failed_event(&mut self) -> bool {
         self.errors.take_failed_event()
-    }
-
-    /// TWB_LOG: how the last transaction of this write buffer ended; [`Code::Ok`] where there was none.
-    pub fn write_log(&self, buffer: u16) -> Code {
-        self.write_buffers.log(buffer)
-    }
-
-    /// TFB_LOG: how the last transaction of this fetch buffer ended; [`Code::Ok`] where there was none.
-    pub fn fetch_log(&self, buffer: u16) -> Code {
-        self.fetch_buffers.log(buffer)
     }
 
     /// What the tag RAM holds for a block: the transactions under way on it.

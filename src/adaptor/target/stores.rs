@@ -39,7 +39,6 @@ impl Target {
         }
         self.backlog.go_on(now);
         count(&mut self.counters.stores);
-        self.drop_read_ahead(place.node);
         let full = self.write_buffers.close_full(place.node);
         self.requests.extend(full);
         Ok(())

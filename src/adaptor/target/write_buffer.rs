@@ -13,7 +13,6 @@ use bytes::Bytes;
 
 use crate::adaptor::Instant;
 use crate::adaptor::address::{BLOCK_SIZE, Location, NodeId, Place, Space};
-use crate::adaptor::status::Code;
 use crate::adaptor::transaction::{Request, RequestKind, TransactionId};
 
 /// A buffer to which stores may still be added.
@@ -51,14 +50,13 @@ pub struct Closed {
 /// The write buffers of a bus.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WriteBuffers {
-    /// Numbers not in use. The one that has been free longest is used first, so that its log stays readable
-    /// as long as possible.
+    /// Numbers not in use.
     free: VecDeque<u16>,
     limit_per_node: usize,
     held: BTreeMap<NodeId, usize>,
     open: BTreeMap<NodeId, Open>,
     closed: BTreeMap<TransactionId, Closed>,
-    log: Vec<Code>,
+    count: u16,
 }
 
 impl WriteBuffers {
@@ -70,7 +68,7 @@ impl WriteBuffers {
             held: BTreeMap::new(),
             open: BTreeMap::new(),
             closed: BTreeMap::new(),
-            log: vec![Code::Ok; usize::from(count)],
+            count,
         }
     }
 
@@ -143,13 +141,10 @@ impl WriteBuffers {
         self.held.get(&node).copied().unwrap_or(0)
     }
 
-    /// The write `id` ended with `code`: its buffer becomes free. `None` where no closed buffer holds it.
-    pub fn finish(&mut self, id: TransactionId, code: Code) -> Option<Closed> {
+    /// The write `id` ended: its buffer becomes free. `None` where no closed buffer holds it.
+    pub fn finish(&mut self, id: TransactionId) -> Option<Closed> {
         let closed = self.closed.remove(&id)?;
         let node = closed.place.node;
-        if let Some(log) = self.log.get_mut(usize::from(closed.number)) {
-            *log = code;
-        }
         self.free.push_back(closed.number);
         match self.held(node).saturating_sub(1) {
             0 => self.held.remove(&node),
@@ -158,14 +153,8 @@ impl WriteBuffers {
         Some(closed)
     }
 
-    /// How the last write of this buffer ended; [`Code::Ok`] where it was not used yet, or does not exist.
-    pub fn log(&self, number: u16) -> Code {
-        self.log.get(usize::from(number)).copied().unwrap_or(Code::Ok)
-    }
-
     /// Forgets everything.
     pub fn clear(&mut self) {
-        let count = u16::try_from(self.log.len()).unwrap_or(u16::MAX);
-        *self = Self::new(count, self.limit_per_node);
+        *self = Self::new(self.count, self.limit_per_node);
     }
 }

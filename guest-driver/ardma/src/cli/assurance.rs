@@ -1,10 +1,10 @@
-//! `ardma failed` and `read-ahead`: the blocks that have errors, and what loads may bring.
+//! `ardma failed`: the blocks that have errors.
 //!
 //! Blocks are told a line each, or neighbours with the same errors in one: where, how many bytes, the status word in hex, and
 //! its meaning, such as `failed 2:0x1000 4096 0x00000082 ...`.
 
 use super::Failure;
-use ardma::{Adaptor, FailedBlock, Nodes};
+use ardma::{Adaptor, FailedBlock};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -14,18 +14,6 @@ pub struct FailedArguments {
     /// Wait so many seconds for a block to fail where none has.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     wait: u32,
-}
-
-/// Arguments of `ardma read-ahead`.
-#[derive(Debug, clap::Args)]
-pub struct ReadAheadArguments {
-    /// From these nodes, until the adaptor is reset: ids and ranges such as 1,3-5, or all, or none. Shows them where it is
-    /// not given.
-    #[arg(value_name = "NODES")]
-    nodes: Option<String>,
-    /// How old what was fetched may be, in microseconds.
-    #[arg(long, value_name = "MICROSECONDS", requires = "nodes")]
-    time: Option<u32>,
 }
 
 /// Shows the blocks that have errors; fails where there are some.
@@ -83,25 +71,6 @@ fn join(last: &mut Option<Extent>, next: Extent) -> Option<Extent> {
 
 fn line(extent: &Extent) -> String {
     format!("failed {} {} {}", extent.first.place, extent.length, extent.first.status)
-}
-
-/// Chooses the nodes, or shows them.
-pub fn read_ahead(
-    adaptor: &Adaptor,
-    arguments: &ReadAheadArguments,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
-    let (mut nodes, mut time) = adaptor.read_ahead()?;
-    if let Some(text) = &arguments.nodes {
-        nodes = match text.as_str() {
-            "none" => Nodes::NONE,
-            text => text.parse().map_err(|error: ardma::ParseError| Failure::Usage(error.to_string()))?,
-        };
-        time = arguments.time.map_or(time, |time| Duration::from_micros(time.into()));
-        adaptor.set_read_ahead(nodes, time)?;
-    }
-    writeln!(out, "read-ahead: nodes {nodes}, for {} us", time.as_micros())?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -26,10 +26,6 @@ pub fn run(device: &Path, adaptor: &Adaptor, out: &mut dyn Write) -> Result<(), 
     writeln!(out, "device: {}", device.display())?;
     general(&info, out)?;
     spaces(&adaptor.spaces()?, out)?;
-    let (nodes, time) = adaptor.read_ahead()?;
-    if nodes != Nodes::NONE {
-        writeln!(out, "read-ahead: nodes {nodes}, for {} us", time.as_micros())?;
-    }
     for node in adaptor.nodes()?.iter().filter(|node| !node.is_self()) {
         writeln!(out, "{}", peer(node))?;
     }

@@ -51,8 +51,6 @@ enum Command {
     Check(access::CheckArguments),
     /// Show the blocks that have errors now, whichever program made the accesses; their errors stay.
     Failed(assurance::FailedArguments),
-    /// Show or choose the nodes from which loads fetch the rest of their block along.
-    ReadAhead(assurance::ReadAheadArguments),
     /// Copy a file to another node's memory or back by the DMA engine, with a check of each operation.
     Copy(copy::Arguments),
     /// Add to 8 bytes of another node's memory, as one step for everybody.
@@ -246,7 +244,6 @@ fn carry_out(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> R
         Command::Read(read) => access::read(adaptor, read, out),
         Command::Check(check) => access::check(adaptor, check, out),
         Command::Failed(failed) => assurance::failed(adaptor, failed, out),
-        Command::ReadAhead(read_ahead) => assurance::read_ahead(adaptor, read_ahead, out),
         Command::Copy(copy) => copy::run(adaptor, copy, out),
         Command::Add(add) => atomic::add(adaptor, add, out),
         Command::Swap(swap) => atomic::swap(adaptor, swap, out),

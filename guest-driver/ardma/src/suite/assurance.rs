@@ -1,8 +1,8 @@
-//! Tests of what an adaptor tells beyond the check of a block: ranges, failed blocks, where the spaces lie; and of reading ahead.
+//! Tests of what an adaptor tells beyond the check of a block: ranges, failed blocks, where the spaces lie.
 
 use super::tap::{Problem, Verdict, equal, holds, refused};
 use super::{Case, Context, SCRATCH, clear};
-use ardma::{Adaptor, Code, Nodes, Place, RemoteWindow, Status, abi};
+use ardma::{Adaptor, Code, Place, RemoteWindow, Status, abi};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -19,12 +19,6 @@ pub const CASES: &[Case] = &[
         "No lost error",
         checked_blocks,
     ),
-    case(
-        "reading ahead brings the same bytes, and a check or a store what is new",
-        "No false OK",
-        read_ahead,
-    ),
-    case("reading ahead leaves no error behind the end of an export", "No false OK", read_ahead_at_the_end),
 ];
 
 const fn case(name: &'static str, contract: &'static str, run: fn(&Context) -> Verdict) -> Case {
@@ -218,59 +212,4 @@ fn checked_blocks(context: &Context) -> Verdict {
     let now: BTreeSet<u64> = told(&adaptor, &window)?.into_iter().collect();
     equal("those that failed again", &now, &[1, 2].into())?;
     clear(&window)
-}
-
-/// Reads ahead from the peer while `run` runs.
-fn ahead(context: &Context, run: impl FnOnce() -> Verdict) -> Verdict {
-    let before = context.adaptor.read_ahead()?;
-    let wanted = (Nodes::only(context.peer()?), Duration::from_secs(1));
-    match context.adaptor.set_read_ahead(wanted.0, wanted.1) {
-        Err(error) if error.errno() == Some(libc::EPERM) => {
-            return Err(Problem::Skip("only root may read ahead".to_owned()));
-        }
-        result => result?,
-    }
-    let verdict = equal("what was set", context.adaptor.read_ahead()?, wanted).and_then(|()| run());
-    context.adaptor.set_read_ahead(before.0, before.1)?;
-    verdict
-}
-
-fn read_ahead(context: &Context) -> Verdict {
-    let window = context.scratch()?;
-    let bytes: Vec<u8> = (0..8192_u32).map(|at| (at ^ at >> 5) as u8).collect();
-    window.write_bytes(0, &bytes)?;
-    ahead(context, || {
-        let mut back = vec![0; bytes.len()];
-        window.read_bytes(0, &mut back)?;
-        holds(back == bytes, || "what was read back differs".to_owned())?;
-        for offset in [0, 4096] {
-            equal("the check", window.check(offset)?, Status::OK)?;
-        }
-        for value in 1..50_u64 {
-            // Loaded before, so that the next bytes are here already when they are written.
-            window.load::<u64>(0)?;
-            window.store(8, value)?;
-            equal("what was stored behind a load", window.load::<u64>(8)?, value)?;
-            equal("the same again", window.load::<u64>(8)?, value)?;
-        }
-        equal("the check", window.check(0)?, Status::OK)
-    })
-}
-
-fn read_ahead_at_the_end(context: &Context) -> Verdict {
-    let window = context.scratch()?;
-    let last = window.place().plus(SCRATCH.saturating_sub(1));
-    ahead(context, || {
-        let errors = context.adaptor.info()?.errors;
-        let end = SCRATCH.saturating_sub(512);
-        let mut bytes = [0; 512];
-        window.read_bytes(end, &mut bytes)?;
-        equal("the range", context.adaptor.check_range(window.place(), last)?, Status::OK)?;
-        equal("errors", context.adaptor.info()?.errors, errors)?;
-        // The block behind is nobody's, and a load from there says so.
-        let behind = unexported(context)?;
-        equal("a load where nothing is", behind.load::<u64>(0)?, u64::MAX)?;
-        status_is("its check", behind.check(0)?, Code::Ok, Code::NoWindow)?;
-        equal("the check of the next block", behind.check(4096)?, Status::OK)
-    })
 }

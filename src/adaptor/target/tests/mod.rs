@@ -9,7 +9,6 @@ mod io;
 mod posting;
 mod property;
 mod range;
-mod read_ahead;
 
 use super::*;
 use crate::adaptor::address::Space;
