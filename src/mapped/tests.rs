@@ -23,7 +23,7 @@ fn a_piece_lies_in_its_mapping_or_is_none() {
         assert!(memory.piece(start, count).is_none(), "{count} from {start}");
     }
     let piece = memory.piece(0x1ffc, 8).unwrap();
-    piece.prepare(true).unwrap();
+    assert!(matches!(piece.presence(true, false), Ok(Presence::Here)));
     piece.store(b"assured!").unwrap();
     let mut data = [0; 4];
     memory.piece(0x2000, 4).unwrap().load(&mut data).unwrap();
@@ -37,10 +37,10 @@ fn a_file_that_is_cut_before_a_copy_is_found_and_works_again_when_it_is_mended()
     let piece = memory.piece(0x2ff8, 16).unwrap();
     file.set_len(0x3000).unwrap();
     for write in [true, false] {
-        assert_eq!(piece.prepare(write), Err(MemoryFault::Unmapped));
+        assert!(matches!(piece.presence(write, true), Err(MemoryFault::Unmapped)));
     }
     file.set_len(LEN as u64).unwrap();
-    piece.prepare(true).unwrap();
+    piece.presence(true, true).unwrap();
     piece.store(&[7; 16]).unwrap();
 }
 
@@ -50,14 +50,14 @@ fn a_file_that_is_cut_in_the_midst_of_a_copy_is_found_and_the_mapping_lost() {
         let file = file_of(LEN as u64);
         let memory = mapped(&file);
         let piece = memory.piece(0x1800, 0x2000).unwrap();
-        piece.prepare(write).unwrap();
+        piece.presence(write, true).unwrap();
         file.set_len(0x2000).unwrap();
         let copied = if write { piece.store(&[7; 0x2000]) } else { piece.load(&mut [0; 0x2000]) };
         assert_eq!(copied, Err(MemoryFault::Unmapped));
         // Pages that are not the file's lie in it now, and nobody may take them for it.
         file.set_len(LEN as u64).unwrap();
-        assert_eq!(piece.prepare(write), Err(MemoryFault::Unmapped));
-        assert_eq!(memory.piece(0, 8).unwrap().prepare(write), Err(MemoryFault::Unmapped));
+        assert!(matches!(piece.presence(write, true), Err(MemoryFault::Unmapped)));
+        assert!(matches!(memory.piece(0, 8).unwrap().presence(write, true), Err(MemoryFault::Unmapped)));
         // Another mapping of it is not concerned, in the same thread or not.
         let other = mapped(&file);
         other.piece(0, 8).unwrap().store(&[1; 8]).unwrap();

@@ -75,17 +75,14 @@ fn segments(list: &[(u64, usize)]) -> Vec<Segment> {
 }
 
 fn read(memory: &GuestMemory, list: &[(u64, usize)]) -> MemoryResult {
-    memory.execute(&MemoryOperation::Read { id: OperationId(1), home: Home::Guest, segments: segments(list) })
+    memory.load(&segments(list), &Begin::WAITS).done().unwrap()
 }
 
 fn write(memory: &GuestMemory, list: &[(u64, usize)], data: &[u8]) -> MemoryResult {
     let data = Bytes::copy_from_slice(data);
-    memory.execute(&MemoryOperation::Write {
-        id: OperationId(1),
-        home: Home::Guest,
-        segments: segments(list),
-        data,
-    })
+    let (id, home, segments) = (OperationId(1), Home::Guest, segments(list));
+    let operation = MemoryOperation::Write { id, home, segments, data };
+    memory.execute(&operation, &Begin::WAITS).done().unwrap()
 }
 
 fn file_bytes(file: &File, offset: u64, len: usize) -> Vec<u8> {
@@ -298,7 +295,7 @@ fn copied(
     from: &GuestMemory,
     source: &[(u64, usize)],
 ) -> MemoryResult {
-    to.copy_from(&segments(list), from, &segments(source))
+    to.copy_from(&segments(list), from, &segments(source), &Begin::WAITS).done().unwrap()
 }
 
 #[test]

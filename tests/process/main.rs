@@ -7,6 +7,7 @@ mod bus;
 mod buses;
 mod chaos;
 mod engine;
+mod fuse;
 mod giving_back;
 mod guest;
 mod hosted;
@@ -18,6 +19,7 @@ mod messages;
 mod node;
 mod proxy;
 mod router;
+mod slow_memory;
 mod strangers;
 
 use std::path::Path;

@@ -1,5 +1,7 @@
 //! Clients that keep to the protocol, among them the crate's.
 
+use assured_rdma::vfio::Begin;
+
 use super::*;
 
 #[test]
@@ -46,8 +48,9 @@ fn guest_memory_is_reached_through_its_file() {
         segments: vec![Segment { address, len: 3 }],
         data: bytes::Bytes::from_static(b"abc"),
     };
-    device.memory.execute(&write(0x10_0010)).unwrap();
-    assert!(device.memory.execute(&write(0x20_0010)).is_err());
+    let execute = |address| device.memory.execute(&write(address), &Begin::WAITS).done().unwrap();
+    execute(0x10_0010).unwrap();
+    assert!(execute(0x20_0010).is_err());
     let mut found = [0; 3];
     file.read_exact_at(&mut found, 0x1010).unwrap();
     assert_eq!(&found, b"abc");

@@ -197,10 +197,7 @@ impl Master {
     }
 
     /// The operation of the next origin in turn.
-    fn next_request(
-        &mut self,
-        may_execute: &impl Fn(Origin, Direction) -> bool,
-    ) -> Option<MemoryOperation> {
+    fn next_request(&mut self, may_execute: &impl Fn(Origin, Direction) -> bool) -> Option<MemoryOperation> {
         loop {
             let (running, windows, is_bus_ready) = (&self.running, &self.windows, self.is_bus_ready);
             let is_idle = |origin| running.iter().all(|(_, running)| !running.holds_up(origin));

@@ -206,12 +206,15 @@ impl Initiator {
                     self.absent = Some(request.id);
                     return None;
                 }
-                let found = found.and_then(Result::ok).filter(|content| content.extent() == source.len).unwrap_or_else(|| {
-                    // If it was sent before, it may have been executed.
-                    let code = if self.cursor < self.sent { Code::LinkLost } else { Code::LocalFault };
-                    self.faults.entry(request.id).or_insert(code);
-                    Bytes::new().into()
-                });
+                let found = found
+                    .and_then(Result::ok)
+                    .filter(|content| content.extent() == source.len)
+                    .unwrap_or_else(|| {
+                        // If it was sent before, it may have been executed.
+                        let code = if self.cursor < self.sent { Code::LinkLost } else { Code::LocalFault };
+                        self.faults.entry(request.id).or_insert(code);
+                        Bytes::new().into()
+                    });
                 RequestKind::Write(found)
             }
             RequestKind::Read { len } => RequestKind::Read { len: *len },
