@@ -114,3 +114,49 @@ fn documentation_has_the_codes() {
         Code::ALL.iter().map(|&code| vec![format!("{:#04x}", code.bits()), name_of(code)]).collect();
     assert_eq!(rows, expected);
 }
+
+/// What the code's table says of a code, as a line of text that people are told.
+fn told(code: Code) -> (String, String) {
+    (format!("{:#04x}", code.bits()), code.to_string())
+}
+
+#[test]
+fn readme_has_the_codes() {
+    let readme = std::fs::read_to_string(repository().join("README.md")).unwrap();
+    let table = readme.split("| code | meaning | | code | meaning |").nth(1).expect("the table is missing");
+    let cells: Vec<Vec<&str>> = table
+        .lines()
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    let halves =
+        [0, 3].into_iter().flat_map(|first| cells.iter().map(move |row| (row[first], row[first + 1])));
+    let rows = halves.filter(|(code, _)| code.starts_with("0x"));
+    // Some say in brackets what they are about.
+    let rows: Vec<_> =
+        rows.map(|(code, text)| (code.to_owned(), text.split(" (").next().unwrap().to_owned())).collect();
+    let told = Code::ALL.iter().filter(|code| !code.is_ok()).map(|&code| told(code));
+    assert_eq!(rows, told.collect::<Vec<_>>());
+}
+
+#[test]
+fn library_has_the_codes() {
+    let path = repository().join("guest-driver/ardma/src/status.rs");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let table = text.split("\ncodes! {").nth(1).expect("the table is missing").split("\n}").next().unwrap();
+    let rows: Vec<Vec<String>> = table
+        .lines()
+        .filter(|line| line.trim_end().ends_with(';'))
+        .map(|line| {
+            let (variant, rest) = line.trim().trim_end_matches(';').split_once(" = ").unwrap();
+            let fields = rest.split(", ").map(|field| field.trim_matches('"').to_owned());
+            core::iter::once(variant.to_owned()).chain(fields).collect()
+        })
+        .collect();
+    let expected = Code::ALL.iter().map(|&code| {
+        let (bits, text) = told(code);
+        vec![format!("{code:?}"), bits, name_of(code), text]
+    });
+    assert_eq!(rows, expected.collect::<Vec<_>>());
+}

@@ -204,6 +204,7 @@ impl Stage {
     fn execute(&mut self, node: usize, operation: &MemoryOperation) {
         let result = match operation {
             MemoryOperation::Read { segments, .. } => self.read(node, segments),
+            MemoryOperation::Touch { segments, .. } => self.read(node, segments).map(|_| Bytes::new()),
             MemoryOperation::Write { segments, data, .. } => self.write(node, segments, data),
             MemoryOperation::Transfer { segments, from, .. } => {
                 let lender = usize::from(from.lender.0) - 1;

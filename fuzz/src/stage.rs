@@ -440,7 +440,9 @@ fn judge(operation: &MemoryOperation) {
     let (segments, right, byte) = match operation {
         MemoryOperation::Read { segments, .. } => (&segments[..], READ, None),
         MemoryOperation::Write { segments, data, .. } => (&segments[..], WRITE, data.first().copied()),
-        MemoryOperation::Transfer { .. } | MemoryOperation::Atomic { .. } => {
+        MemoryOperation::Touch { .. }
+        | MemoryOperation::Transfer { .. }
+        | MemoryOperation::Atomic { .. } => {
             panic!("isolation: {operation:?}, and nobody granted that")
         }
     };
@@ -488,6 +490,9 @@ fn execute(memory: &mut [u8], operation: &MemoryOperation) -> Result<Bytes, Memo
                 data.extend_from_slice(&memory[range(segment)?]);
             }
             Ok(data.into())
+        }
+        MemoryOperation::Touch { segments, .. } => {
+            segments.iter().try_for_each(|segment| range(segment).map(drop)).map(|()| Bytes::new())
         }
         MemoryOperation::Write { segments, data, .. } => {
             let ranges = segments.iter().map(range).collect::<Result<Vec<_>, _>>()?;

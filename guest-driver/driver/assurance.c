@@ -18,6 +18,10 @@
 /* Failed blocks that are kept, at most. */
 #define ARDMA_FAILED_MAX	4096
 
+/* So many of them are looked at, or taken in, in one go: each look may wait as long as a load. */
+#define ARDMA_FAILED_PRUNE	16
+#define ARDMA_FAILED_COLLECT	64
+
 #define ARDMA_NOTHING		(~0U)
 
 /* A block of which the adaptor's queue has told. */
@@ -29,17 +33,12 @@ struct ardma_failed_block {
 
 static int ardma_assurance_enter(struct ardma_adaptor *adaptor)
 {
-	int ret = ardma_enter_full(adaptor);
-
-	if (!ret)
-		mutex_lock(&adaptor->assurance_lock);
-	return ret;
+	return ardma_enter_full(adaptor, &adaptor->assurance_lock);
 }
 
 static void ardma_assurance_leave(struct ardma_adaptor *adaptor)
 {
-	mutex_unlock(&adaptor->assurance_lock);
-	ardma_leave(adaptor);
+	ardma_leave_locked(adaptor, &adaptor->assurance_lock);
 }
 
 /* Waits as a load does: until all accesses from first to last that were made before have ended. */
@@ -67,9 +66,8 @@ int ardma_range(struct ardma_adaptor *adaptor, struct ardma_range *range)
 	if (ret)
 		return ret;
 	range->status = ardma_range_status(adaptor, range->first, range->last);
-	if (!ardma_answers(adaptor))
-		ret = -EIO;
-	else if (range->status == ARDMA_NOTHING)
+	ret = ardma_verify(adaptor);
+	if (!ret && range->status == ARDMA_NOTHING)
 		ret = -ENXIO;
 	ardma_assurance_leave(adaptor);
 	return ret;
@@ -111,19 +109,26 @@ void ardma_failed_forget(struct ardma_adaptor *adaptor)
 		ardma_failed_remove(adaptor, failed);
 }
 
-/* Drops the blocks whose errors are checked. False where there is no room for another one. */
+/*
+ * Drops blocks whose errors are checked, a few of them, the next ones at the next call. False where
+ * there is no room for another one.
+ */
 static bool ardma_failed_prune(struct ardma_adaptor *adaptor)
 {
+	unsigned int budget = ARDMA_FAILED_PRUNE;
 	struct ardma_failed_block *failed;
 	unsigned long index;
 
-	xa_for_each(&adaptor->failed, index, failed) {
-		if (fatal_signal_pending(current))
+	xa_for_each_start(&adaptor->failed, index, failed, adaptor->failed_pruned + 1) {
+		if (!budget--)
 			break;
+		adaptor->failed_pruned = index;
 		if (!ardma_range_status(adaptor, failed->address,
 					ardma_last_of_block(adaptor, failed->address)))
 			ardma_failed_remove(adaptor, failed);
 	}
+	if (!failed)
+		adaptor->failed_pruned = 0;
 	return adaptor->failed_count < ARDMA_FAILED_MAX;
 }
 
@@ -154,20 +159,21 @@ static int ardma_failed_add(struct ardma_adaptor *adaptor, u64 address)
 	return 0;
 }
 
-/*
- * Takes out the adaptor's queue, as far as there is room; no more than it can hold, since programs may
- * make blocks fail as fast.
- */
+/* Takes out the adaptor's queue, as far as there is room: 0, -EAGAIN where there may be more. */
 static int ardma_failed_collect(struct ardma_adaptor *adaptor)
 {
+	bool pruned = false;
 	unsigned int budget;
 
-	for (budget = ARDMA_FAILED_MAX; budget; budget--) {
+	for (budget = ARDMA_FAILED_COLLECT; budget; budget--) {
 		u64 block;
 		int ret;
 
-		if (adaptor->failed_count >= ARDMA_FAILED_MAX && !ardma_failed_prune(adaptor))
-			return 0;
+		if (adaptor->failed_count >= ARDMA_FAILED_MAX) {
+			if (pruned || !ardma_failed_prune(adaptor))
+				return 0;
+			pruned = true;
+		}
 		block = ardma_read64(adaptor, ARDMA_REG_FAILED_BLOCK);
 		/* All-ones also from an adaptor that does not answer. */
 		if (block == ~0ULL)
@@ -177,46 +183,62 @@ static int ardma_failed_collect(struct ardma_adaptor *adaptor)
 			return ret;
 		ardma_write32(adaptor, ARDMA_REG_FAILED_POP, 1);
 	}
-	return 0;
+	return -EAGAIN;
 }
 
-/* The next block that this file has not been told of and that has errors now. */
-int ardma_failed(struct ardma_file *file, struct ardma_failed *argument)
+/* One look at the next block that this file has not been told of; -EAGAIN where it has no errors. */
+static int ardma_failed_next(struct ardma_file *file, struct ardma_failed *argument)
 {
 	struct ardma_adaptor *adaptor = file->adaptor;
+	unsigned long index = file->failed_seen + 1;
 	struct ardma_failed_block *failed;
+
+	failed = xa_find(&adaptor->failed, &index, ULONG_MAX, XA_PRESENT);
+	if (!failed)
+		return -ENOENT;
+	argument->address = failed->address;
+	argument->status = ardma_range_status(adaptor, failed->address,
+					      ardma_last_of_block(adaptor, failed->address));
+	if (argument->status == ARDMA_NOTHING)
+		return -EIO;
+	file->failed_seen = index;
+	if (argument->status)
+		return 0;
+	ardma_failed_remove(adaptor, failed);
+	return -EAGAIN;
+}
+
+/*
+ * The next block that this file has not been told of and that has errors now. Each look takes the
+ * locks anew. The queue is taken in until it is empty, but no more of it than it can hold, since
+ * programs may make blocks fail as fast.
+ */
+int ardma_failed(struct ardma_file *file, struct ardma_failed *argument)
+{
+	unsigned int collects = ARDMA_FAILED_MAX / ARDMA_FAILED_COLLECT;
+	struct ardma_adaptor *adaptor = file->adaptor;
 	int ret;
 
-	ret = ardma_assurance_enter(adaptor);
-	if (ret)
-		return ret;
-	ret = ardma_failed_collect(adaptor);
-	while (!ret) {
-		unsigned long index = file->failed_seen + 1;
-
-		failed = xa_find(&adaptor->failed, &index, ULONG_MAX, XA_PRESENT);
-		if (!failed) {
-			ret = -ENOENT;
-			break;
+	do {
+		ret = ardma_assurance_enter(adaptor);
+		if (ret)
+			return ret;
+		if (collects) {
+			collects--;
+			ret = ardma_failed_collect(adaptor);
+			if (!ret) {
+				collects = 0;
+				ret = -EAGAIN;
+			}
+		} else {
+			ret = ardma_failed_next(file, argument);
 		}
-		argument->address = failed->address;
-		argument->status =
-			ardma_range_status(adaptor, failed->address,
-					   ardma_last_of_block(adaptor, failed->address));
-		if (argument->status == ARDMA_NOTHING) {
-			ret = -EIO;
-			break;
-		}
-		file->failed_seen = index;
-		if (argument->status)
-			break;
-		ardma_failed_remove(adaptor, failed);
-		if (fatal_signal_pending(current))
+		ret = ardma_verify(adaptor) ?: ret;
+		ardma_assurance_leave(adaptor);
+		cond_resched();
+		if (ret == -EAGAIN && fatal_signal_pending(current))
 			ret = -EINTR;
-	}
-	if (!ardma_answers(adaptor))
-		ret = -EIO;
-	ardma_assurance_leave(adaptor);
+	} while (ret == -EAGAIN);
 	return ret;
 }
 
@@ -234,8 +256,7 @@ int ardma_spaces(struct ardma_adaptor *adaptor, struct ardma_spaces *spaces)
 	spaces->access_extent = ardma_read64(adaptor, ARDMA_REG_ACCESS_EXTENT);
 	spaces->assurance_base = ardma_read64(adaptor, ARDMA_REG_ASSURANCE_BASE);
 	spaces->assurance_extent = ardma_read64(adaptor, ARDMA_REG_ASSURANCE_EXTENT);
-	if (!ardma_answers(adaptor))
-		ret = -EIO;
+	ret = ardma_verify(adaptor);
 	ardma_assurance_leave(adaptor);
 	return ret;
 }

@@ -4,6 +4,7 @@
  * this machine's bus. A window goes with its function, since its addresses may be another's then.
  */
 #include <linux/capability.h>
+#include <linux/pm_runtime.h>
 #include <linux/security.h>
 
 #include "driver.h"
@@ -26,14 +27,57 @@ static int ardma_bar_range(struct pci_dev *function, struct ardma_export_bar *ar
 	return IS_ALIGNED(*address | argument->length, ARDMA_MEMORY_GRAIN) ? 0 : -EINVAL;
 }
 
+/* Finds the function and watches it, until ardma_bar_give(). */
+static int ardma_bar_find(struct ardma_adaptor *adaptor, struct ardma_bar *bar,
+			  struct ardma_export_bar *argument)
+{
+	struct pci_dev *function;
+	int ret;
+
+	/* So that it is not removed between the look-up and the list, in which its removal looks. */
+	pci_lock_rescan_remove();
+	function = pci_get_domain_bus_and_slot(argument->domain, argument->function >> 8,
+					       argument->function & 0xff);
+	if (!function)
+		ret = -ENXIO;
+	else if (function == adaptor->pdev)
+		ret = -EINVAL;
+	else
+		ret = ardma_bar_range(function, argument, &bar->address);
+	if (!ret) {
+		bar->function = function;
+		mutex_lock(&adaptor->bars_lock);
+		list_add(&bar->entry, &adaptor->bars);
+		mutex_unlock(&adaptor->bars_lock);
+	}
+	pci_unlock_rescan_remove();
+	if (ret)
+		pci_dev_put(function);
+	return ret;
+}
+
 /*
- * Finds the memory and keeps its function enabled until ardma_bar_give(). Under
- * pci_lock_rescan_remove(), so that the function does not go meanwhile.
+ * Has the function answer at its BARs. Its enable count stays its driver's: where that goes, bus
+ * master goes with it, and the decoding of memory stays.
  */
+static int ardma_bar_enable(struct pci_dev *function)
+{
+	/* A driver of its own may be at the same. */
+	int ret = device_lock_interruptible(&function->dev);
+
+	if (ret)
+		return ret;
+	ret = pci_enable_device_mem(function);
+	if (!ret)
+		pci_disable_device(function);
+	device_unlock(&function->dev);
+	return ret;
+}
+
+/* Finds the memory and keeps its function awake and answering until ardma_bar_give(). */
 int ardma_bar_take(struct ardma_adaptor *adaptor, struct ardma_bar *bar,
 		   struct ardma_export_bar *argument)
 {
-	struct pci_dev *function;
 	int ret;
 
 	if (!capable(CAP_SYS_RAWIO))
@@ -43,43 +87,51 @@ int ardma_bar_take(struct ardma_adaptor *adaptor, struct ardma_bar *bar,
 		return ret;
 	if (argument->bar >= PCI_STD_NUM_BARS || argument->function > 0xffff)
 		return -EINVAL;
-	function = pci_get_domain_bus_and_slot(argument->domain, argument->function >> 8,
-					       argument->function & 0xff);
-	if (!function)
-		return -ENXIO;
-	ret = function == adaptor->pdev ? -EINVAL : 0;
-	if (!ret)
-		ret = ardma_bar_range(function, argument, &bar->address);
+	ret = ardma_bar_find(adaptor, bar, argument);
 	if (ret)
-		goto err_put;
-
-	/* A driver of its own may be at the same. */
-	device_lock(&function->dev);
-	ret = pci_enable_device_mem(function);
-	device_unlock(&function->dev);
+		return ret;
+	/* Counts also where it fails. */
+	ret = pm_runtime_get_sync(&bar->function->dev);
+	if (ret >= 0)
+		ret = ardma_bar_enable(bar->function);
 	if (ret)
-		goto err_put;
-	bar->function = function;
-	return 0;
-
-err_put:
-	pci_dev_put(function);
+		ardma_bar_give(adaptor, bar);
 	return ret;
 }
 
-void ardma_bar_give(struct ardma_bar *bar)
+void ardma_bar_give(struct ardma_adaptor *adaptor, struct ardma_bar *bar)
 {
-	pci_disable_device(bar->function);
+	mutex_lock(&adaptor->bars_lock);
+	list_del(&bar->entry);
+	mutex_unlock(&adaptor->bars_lock);
+	pm_runtime_put(&bar->function->dev);
 	pci_dev_put(bar->function);
 	bar->function = NULL;
 }
 
-/* Maps length bytes for DMA. */
+/*
+ * Whether its removal has begun. Under command_lock: one that begins later finds the window in the
+ * list of grants.
+ */
+bool ardma_bar_going(struct ardma_adaptor *adaptor, struct ardma_bar *bar)
+{
+	bool going;
+
+	lockdep_assert_held(&adaptor->command_lock);
+
+	mutex_lock(&adaptor->bars_lock);
+	going = bar->going;
+	mutex_unlock(&adaptor->bars_lock);
+	return going;
+}
+
+/* Maps length bytes for DMA. There is nothing to synchronise, however often it is mapped. */
 int ardma_bar_map(struct ardma_adaptor *adaptor, struct ardma_bar *bar, u64 length)
 {
 	struct device *dev = &adaptor->pdev->dev;
 
-	bar->bus = dma_map_resource(dev, bar->address, length, DMA_BIDIRECTIONAL, 0);
+	bar->bus = dma_map_resource(dev, bar->address, length, DMA_BIDIRECTIONAL,
+				    DMA_ATTR_SKIP_CPU_SYNC);
 	if (dma_mapping_error(dev, bar->bus))
 		return -ENXIO;
 	bar->mapped = length;
@@ -89,7 +141,8 @@ int ardma_bar_map(struct ardma_adaptor *adaptor, struct ardma_bar *bar, u64 leng
 void ardma_bar_unmap(struct ardma_adaptor *adaptor, struct ardma_bar *bar)
 {
 	if (bar->mapped)
-		dma_unmap_resource(&adaptor->pdev->dev, bar->bus, bar->mapped, DMA_BIDIRECTIONAL, 0);
+		dma_unmap_resource(&adaptor->pdev->dev, bar->bus, bar->mapped, DMA_BIDIRECTIONAL,
+				   DMA_ATTR_SKIP_CPU_SYNC);
 	bar->mapped = 0;
 }
 
@@ -97,10 +150,22 @@ void ardma_bar_unmap(struct ardma_adaptor *adaptor, struct ardma_bar *bar)
 static int ardma_bus_event(struct notifier_block *block, unsigned long event, void *data)
 {
 	struct ardma_adaptor *adaptor = container_of(block, struct ardma_adaptor, bus_events);
-	struct device *dev = data;
+	struct pci_dev *function = to_pci_dev((struct device *)data);
+	struct ardma_bar *bar;
+	bool known = false;
 
-	if (event == BUS_NOTIFY_DEL_DEVICE)
-		ardma_grants_function_gone(adaptor, to_pci_dev(dev));
+	if (event != BUS_NOTIFY_DEL_DEVICE)
+		return NOTIFY_DONE;
+	mutex_lock(&adaptor->bars_lock);
+	list_for_each_entry(bar, &adaptor->bars, entry)
+		if (bar->function == function)
+			known = bar->going = true;
+	mutex_unlock(&adaptor->bars_lock);
+	if (known) {
+		/* An answer that is missing must not keep the windows. */
+		ardma_settle(adaptor);
+		ardma_grants_function_gone(adaptor, function);
+	}
 	return NOTIFY_DONE;
 }
 

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The command mailbox: one descriptor in coherent memory, one command at a time. A command that
- * times out makes the mailbox unusable until the adaptor was reset, since it may still be read.
+ * The command mailbox: one descriptor, one command at a time. While the answer to a command is
+ * missing the mailbox is not used, since the adaptor may still read it: the answer is looked for
+ * before the next command, and by settle_work, which resets the function where none comes.
  */
 #include <linux/jiffies.h>
 #include <linux/moduleparam.h>
 #include <linux/random.h>
+#include <linux/sched/signal.h>
+#include <linux/workqueue.h>
 
 #include "driver.h"
 
 /* Between two looks at COMMAND_STATUS, should the event not come. */
 #define ARDMA_COMMAND_POLL_MS	20
+/* How long an answer may be missing before the function is reset. All that it waits for ends earlier. */
+#define ARDMA_LATE_MS		5000
 
 static unsigned int command_timeout_ms = 10000;
 module_param(command_timeout_ms, uint, 0644);
@@ -43,21 +48,17 @@ static_assert(offsetof(struct ardma_descriptor, proof) == 0x78);
 
 int ardma_mailbox_create(struct ardma_adaptor *adaptor)
 {
-	/* Whole pages, so that it is aligned and shares its page with nothing else. */
-	adaptor->mailbox = dma_alloc_coherent(&adaptor->pdev->dev, PAGE_SIZE, &adaptor->mailbox_bus,
-					      GFP_KERNEL);
-	return adaptor->mailbox ? 0 : -ENOMEM;
+	return ardma_page_create(adaptor, &adaptor->mailbox);
 }
 
 void ardma_mailbox_destroy(struct ardma_adaptor *adaptor)
 {
-	if (adaptor->broken)
+	bool keep = adaptor->late.opcode || adaptor->health != ARDMA_WELL;
+
+	if (keep)
 		dev_warn(&adaptor->pdev->dev,
 			 "the command mailbox is not freed: the adaptor may still read it\n");
-	else
-		dma_free_coherent(&adaptor->pdev->dev, PAGE_SIZE, adaptor->mailbox,
-				  adaptor->mailbox_bus);
-	adaptor->mailbox = NULL;
+	ardma_page_destroy(adaptor, &adaptor->mailbox, keep);
 }
 
 /* Notes what is known of shared memory, and tells the operator when it turns out not to be. */
@@ -89,6 +90,8 @@ static int ardma_command_errno(struct ardma_adaptor *adaptor, u32 opcode, u32 st
 		return -ENOBUFS;
 	case ARDMA_CMD_STATUS_NOT_FOUND:
 		return -ENOENT;
+	case ARDMA_CMD_STATUS_IN_USE:
+		return -EBUSY;
 	default:
 		dev_err(&adaptor->pdev->dev, "command %u: the adaptor answered status %u\n", opcode,
 			status);
@@ -96,11 +99,117 @@ static int ardma_command_errno(struct ardma_adaptor *adaptor, u32 opcode, u32 st
 	}
 }
 
-/* Starts the command in the mailbox and waits for its end; fills in what every command has. */
-static int ardma_command(struct ardma_adaptor *adaptor, u32 opcode, u32 cookie)
+/* Whether it is what the command may return. */
+static bool ardma_command_result_is_valid(struct ardma_adaptor *adaptor, u32 opcode, u64 result)
 {
-	struct ardma_descriptor *descriptor = adaptor->mailbox;
-	unsigned long end = jiffies + msecs_to_jiffies(command_timeout_ms);
+	switch (opcode) {
+	case ARDMA_CMD_EXPORT:
+		return IS_ALIGNED(result, ARDMA_MEMORY_GRAIN);
+	case ARDMA_CMD_REGISTER:
+		return result && result <= U32_MAX;
+	case ARDMA_CMD_CREATE_QUEUE:
+		return result < adaptor->node_count * ARDMA_QUEUES_PER_NODE;
+	default:
+		return true;
+	}
+}
+
+/* The command was answered. Its end is not called where the adaptor went away meanwhile. */
+static int ardma_command_finish(struct ardma_adaptor *adaptor, u32 opcode, u32 status,
+				ardma_command_end end, void *object)
+{
+	u64 result = ardma_read64(adaptor, ARDMA_REG_COMMAND_RESULT);
+	int ret;
+
+	/* Last, as what was read before is worth nothing where this is not right. */
+	ret = ardma_verify(adaptor);
+	if (ret)
+		return ret;
+	ret = ardma_command_errno(adaptor, opcode, status);
+	if (!ret && !ardma_command_result_is_valid(adaptor, opcode, result)) {
+		dev_err(&adaptor->pdev->dev, "command %u: the adaptor returned 0x%llx\n", opcode,
+			result);
+		WRITE_ONCE(adaptor->health, ARDMA_SILENT);
+		return -EIO;
+	}
+	/* What the adaptor wrote into memory is read after its status. */
+	dma_rmb();
+	end(adaptor, object, ret, result);
+	return ret;
+}
+
+/* Looks for the answer that is missing, if one is. */
+void ardma_command_reap(struct ardma_adaptor *adaptor)
+{
+	u32 opcode = adaptor->late.opcode;
+	u32 status;
+
+	lockdep_assert_held(&adaptor->gate);
+	lockdep_assert_held(&adaptor->command_lock);
+
+	if (!opcode || READ_ONCE(adaptor->health) != ARDMA_WELL)
+		return;
+	status = ardma_read32(adaptor, ARDMA_REG_COMMAND_STATUS);
+	if (status == ARDMA_CMD_STATUS_BUSY || ardma_verify(adaptor))
+		return;
+	adaptor->late.opcode = 0;
+	ardma_command_finish(adaptor, opcode, status, adaptor->late.end, adaptor->late.object);
+}
+
+/* For who gives commands: gate and command_lock, killably. The answer that is missing may be there. */
+int ardma_command_enter(struct ardma_adaptor *adaptor)
+{
+	int ret = ardma_enter_locked(adaptor, &adaptor->command_lock);
+
+	if (!ret)
+		ardma_command_reap(adaptor);
+	return ret;
+}
+
+void ardma_command_leave(struct ardma_adaptor *adaptor)
+{
+	ardma_leave_locked(adaptor, &adaptor->command_lock);
+}
+
+/* The same for what has to be done also when the process is being killed. */
+int ardma_command_enter_always(struct ardma_adaptor *adaptor)
+{
+	int ret = ardma_enter_always(adaptor);
+
+	if (ret)
+		return ret;
+	mutex_lock(&adaptor->command_lock);
+	ardma_command_reap(adaptor);
+	return 0;
+}
+
+/* A process that is being killed does not wait, unless it is in the middle of its exit. */
+static bool ardma_killed(void)
+{
+	return !(current->flags & (PF_EXITING | PF_KTHREAD)) && fatal_signal_pending(current);
+}
+
+/* From now on the mailbox waits for the answer, and with it what may be done with the object. */
+static void ardma_command_is_late(struct ardma_adaptor *adaptor, u32 opcode, ardma_command_end end,
+				  void *object)
+{
+	adaptor->late.end = end;
+	adaptor->late.object = object;
+	adaptor->late.deadline = jiffies + msecs_to_jiffies(ARDMA_LATE_MS);
+	adaptor->late.opcode = opcode;
+	mod_delayed_work(system_long_wq, &adaptor->settle_work,
+			 msecs_to_jiffies(ARDMA_COMMAND_POLL_MS));
+}
+
+/*
+ * Starts the command in the mailbox, which is prepared, and waits for its answer. Where none comes
+ * (-ETIMEDOUT, -EINTR, -EIO, -ESTALE) the end is not called now: it is open what the adaptor does.
+ */
+static int ardma_command_run(struct ardma_adaptor *adaptor, u32 opcode, u32 cookie,
+			     ardma_command_end end, void *object)
+{
+	struct ardma_descriptor *descriptor = adaptor->mailbox.contents;
+	unsigned long deadline = jiffies + msecs_to_jiffies(command_timeout_ms);
 	u32 status;
 
 	lockdep_assert_held(&adaptor->gate);
@@ -109,48 +218,45 @@ static int ardma_command(struct ardma_adaptor *adaptor, u32 opcode, u32 cookie)
 	descriptor->magic = cpu_to_le32(ARDMA_DESCRIPTOR_MAGIC);
 	descriptor->cookie = cpu_to_le32(cookie);
 	descriptor->opcode = cpu_to_le32(opcode);
+	ardma_page_to_device(adaptor, &adaptor->mailbox);
 
 	reinit_completion(&adaptor->command_done);
-	ardma_write64(adaptor, ARDMA_REG_COMMAND_ADDRESS, adaptor->mailbox_bus);
+	ardma_write64(adaptor, ARDMA_REG_COMMAND_ADDRESS, adaptor->mailbox.bus);
 	ardma_write32(adaptor, ARDMA_REG_COMMAND_COOKIE, cookie);
 	/* Orders the descriptor before the start, as every writel() does. */
 	ardma_write32(adaptor, ARDMA_REG_COMMAND, opcode);
 
 	for (;;) {
-		bool late = time_after(jiffies, end);
+		bool late = time_after(jiffies, deadline);
+		bool killed = ardma_killed();
 
 		status = ardma_read32(adaptor, ARDMA_REG_COMMAND_STATUS);
 		if (status != ARDMA_CMD_STATUS_BUSY)
-			break;
-		if (late) {
-			adaptor->broken = true;
-			dev_err(&adaptor->pdev->dev,
-				"command %u timed out (%u ms); no more commands until a reset\n",
-				opcode, command_timeout_ms);
+			return ardma_command_finish(adaptor, opcode, status, end, object);
+		if (late || killed) {
+			ardma_command_is_late(adaptor, opcode, end, object);
+			if (killed)
+				return -EINTR;
+			dev_err(&adaptor->pdev->dev, "command %u timed out (%u ms)\n", opcode,
+				command_timeout_ms);
 			return -ETIMEDOUT;
 		}
 		/* The completion may be an earlier command's: then this only looks once more. */
 		wait_for_completion_timeout(&adaptor->command_done,
 					    msecs_to_jiffies(ARDMA_COMMAND_POLL_MS));
 	}
-	if (PCI_POSSIBLE_ERROR(status)) {
-		adaptor->broken = true;
-		dev_err(&adaptor->pdev->dev, "the adaptor stopped answering in command %u\n",
-			opcode);
-		return -EIO;
-	}
-	/* What the adaptor wrote into memory is read after its status. */
-	dma_rmb();
-	return ardma_command_errno(adaptor, opcode, status);
 }
 
-/* The mailbox for a new command, all zero; NULL where it may not be touched. */
+/* The mailbox for a new command, all zero; or an error where it may not be touched. */
 static struct ardma_descriptor *ardma_command_prepare(struct ardma_adaptor *adaptor)
 {
-	if (adaptor->broken)
-		return NULL;
-	memset(adaptor->mailbox, 0, sizeof(*adaptor->mailbox));
-	return adaptor->mailbox;
+	int ret = ardma_health_errno(adaptor);
+
+	if (!ret && adaptor->late.opcode)
+		ret = -EIO;
+	if (ret)
+		return ERR_PTR(ret);
+	return memset(adaptor->mailbox.contents, 0, sizeof(struct ardma_descriptor));
 }
 
 static u32 ardma_command_flags(const struct ardma_grant *grant)
@@ -159,14 +265,17 @@ static u32 ardma_command_flags(const struct ardma_grant *grant)
 	       (grant->of_bar ? ARDMA_CMD_FLAG_BUS : 0);
 }
 
-/* Makes the window and sets its offset; wanted may be ARDMA_OFFSET_ANY. */
-int ardma_command_export(struct ardma_adaptor *adaptor, struct ardma_grant *grant, u64 wanted)
+/* Makes the window, at the wanted offset, which may be ARDMA_OFFSET_ANY; the result is its offset. */
+int ardma_command_export(struct ardma_adaptor *adaptor, struct ardma_grant *grant, u64 wanted,
+			 ardma_command_end end)
 {
 	struct ardma_descriptor *descriptor = ardma_command_prepare(adaptor);
-	int i, ret;
+	int i;
 
-	if (!descriptor)
-		return -EIO;
+	if (IS_ERR(descriptor)) {
+		end(adaptor, grant, PTR_ERR(descriptor), 0);
+		return PTR_ERR(descriptor);
+	}
 	descriptor->offset = cpu_to_le64(wanted);
 	descriptor->length = cpu_to_le64(grant->length);
 	descriptor->rights = cpu_to_le32(grant->rights | ardma_command_flags(grant));
@@ -175,101 +284,97 @@ int ardma_command_export(struct ardma_adaptor *adaptor, struct ardma_grant *gran
 	for (i = 0; i < ARRAY_SIZE(grant->nodes); i++)
 		descriptor->nodes[i] = cpu_to_le64(grant->nodes[i]);
 	memcpy(descriptor->name, grant->name, sizeof(descriptor->name));
-	ret = ardma_command(adaptor, ARDMA_CMD_EXPORT, get_random_u32());
-	if (ret)
-		return ret;
-	grant->offset = ardma_read64(adaptor, ARDMA_REG_COMMAND_RESULT);
-	/* All-ones too, where the adaptor went away just now. */
-	if (!IS_ALIGNED(grant->offset, ARDMA_MEMORY_GRAIN)) {
-		adaptor->broken = true;
-		return -EIO;
-	}
-	return 0;
+	return ardma_command_run(adaptor, ARDMA_CMD_EXPORT, get_random_u32(), end, grant);
 }
 
-int ardma_command_unexport(struct ardma_adaptor *adaptor, const struct ardma_grant *grant)
+/* Where it can't be sent the window stays, so its end is not called. */
+int ardma_command_unexport(struct ardma_adaptor *adaptor, struct ardma_grant *grant,
+			   ardma_command_end end)
 {
 	struct ardma_descriptor *descriptor = ardma_command_prepare(adaptor);
 
-	if (!descriptor)
-		return -EIO;
+	if (IS_ERR(descriptor))
+		return PTR_ERR(descriptor);
 	descriptor->offset = cpu_to_le64(grant->offset);
 	descriptor->rights = cpu_to_le32(ardma_command_flags(grant));
-	return ardma_command(adaptor, ARDMA_CMD_UNEXPORT, get_random_u32());
+	return ardma_command_run(adaptor, ARDMA_CMD_UNEXPORT, get_random_u32(), end, grant);
+}
+
+/* The proof, which the adaptor wrote to where this kernel finds it if it sees this memory. */
+static void ardma_command_probed(struct ardma_adaptor *adaptor, void *object, int ret, u64 result)
+{
+	struct ardma_descriptor *descriptor = adaptor->mailbox.contents;
+	u32 memory = ARDMA_MEMORY_UNKNOWN;
+	u32 cookie;
+
+	ardma_page_to_cpu(adaptor, &adaptor->mailbox);
+	cookie = le32_to_cpu(descriptor->cookie);
+	/* It may also see a copy that is only its own, or not reach the memory at all. */
+	if (!ret && le64_to_cpu(READ_ONCE(descriptor->proof)) == ((u64)cookie << 32 | (u32)~cookie))
+		memory = ARDMA_MEMORY_SHARED;
+	else if (!ret || ret == -ENXIO || ret == -EOPNOTSUPP)
+		memory = ARDMA_MEMORY_NOT_SHARED;
+	ardma_set_memory(adaptor, memory);
 }
 
 /* Finds out whether the adaptor sees the guest's memory, and keeps the answer. */
 int ardma_command_probe(struct ardma_adaptor *adaptor)
 {
 	struct ardma_descriptor *descriptor = ardma_command_prepare(adaptor);
-	u32 cookie = get_random_u32();
-	u64 proof = (u64)cookie << 32 | (u32)~cookie;
-	u32 memory = ARDMA_MEMORY_UNKNOWN;
 	int ret;
 
-	if (!descriptor)
-		return -EIO;
-	ret = ardma_command(adaptor, ARDMA_CMD_PROBE, cookie);
-	/* It may also see a copy that is only its own, or not reach the memory at all. */
-	if (ret == -ENXIO || (!ret && le64_to_cpu(READ_ONCE(descriptor->proof)) != proof))
-		ret = -EOPNOTSUPP;
-
-	if (!ret)
-		memory = ARDMA_MEMORY_SHARED;
-	else if (ret == -EOPNOTSUPP)
-		memory = ARDMA_MEMORY_NOT_SHARED;
-	ardma_set_memory(adaptor, memory);
-	return ret;
+	if (IS_ERR(descriptor))
+		return PTR_ERR(descriptor);
+	ret = ardma_command_run(adaptor, ARDMA_CMD_PROBE, get_random_u32(), ardma_command_probed,
+				NULL);
+	if (ret && ret != -ENXIO)
+		return ret;
+	return adaptor->memory == ARDMA_MEMORY_SHARED ? 0 : -EOPNOTSUPP;
 }
 
-/* Has the adaptor hold the memory, and sets its key. */
-int ardma_command_register(struct ardma_adaptor *adaptor, struct ardma_registration *registration)
+/* Has the adaptor hold the memory; the result is its key. */
+int ardma_command_register(struct ardma_adaptor *adaptor, struct ardma_registration *registration,
+			   ardma_command_end end)
 {
 	struct ardma_descriptor *descriptor = ardma_command_prepare(adaptor);
-	u64 key;
-	int ret;
 
-	if (!descriptor)
-		return -EIO;
+	if (IS_ERR(descriptor)) {
+		end(adaptor, registration, PTR_ERR(descriptor), 0);
+		return PTR_ERR(descriptor);
+	}
 	descriptor->length = cpu_to_le64(registration->length);
 	descriptor->rights = cpu_to_le32(registration->rights);
 	descriptor->run_count = cpu_to_le32(registration->list.run_count);
 	descriptor->list = cpu_to_le64(ardma_run_list_bus(&registration->list));
 	descriptor->domain = cpu_to_le32(registration->domain);
-	ret = ardma_command(adaptor, ARDMA_CMD_REGISTER, get_random_u32());
-	if (ret)
-		return ret;
-	key = ardma_read64(adaptor, ARDMA_REG_COMMAND_RESULT);
-	/* All-ones too, where the adaptor went away just now. */
-	if (!key || key > U32_MAX) {
-		adaptor->broken = true;
-		return -EIO;
-	}
-	registration->key = key;
-	return 0;
+	return ardma_command_run(adaptor, ARDMA_CMD_REGISTER, get_random_u32(), end, registration);
 }
 
-int ardma_command_deregister(struct ardma_adaptor *adaptor,
-			     const struct ardma_registration *registration)
+/* As ardma_command_unexport(). */
+int ardma_command_deregister(struct ardma_adaptor *adaptor, struct ardma_registration *registration,
+			     ardma_command_end end)
 {
 	struct ardma_descriptor *descriptor = ardma_command_prepare(adaptor);
 
-	if (!descriptor)
-		return -EIO;
+	if (IS_ERR(descriptor))
+		return PTR_ERR(descriptor);
 	descriptor->domain = cpu_to_le32(registration->domain);
 	descriptor->key = cpu_to_le32(registration->key);
-	return ardma_command(adaptor, ARDMA_CMD_DEREGISTER, get_random_u32());
+	return ardma_command_run(adaptor, ARDMA_CMD_DEREGISTER, get_random_u32(), end,
+				 registration);
 }
 
+/* Makes a queue; the result is its number. */
 int ardma_command_create_queue(struct ardma_adaptor *adaptor, u32 domain,
-			       const struct ardma_create_queue *argument, u32 *number)
+			       const struct ardma_create_queue *argument, struct ardma_queue *queue,
+			       ardma_command_end end)
 {
 	struct ardma_descriptor *descriptor = ardma_command_prepare(adaptor);
-	u64 result;
-	int ret;
 
-	if (!descriptor)
-		return -EIO;
+	if (IS_ERR(descriptor)) {
+		end(adaptor, queue, PTR_ERR(descriptor), 0);
+		return PTR_ERR(descriptor);
+	}
 	descriptor->offset = cpu_to_le64(argument->submission);
 	descriptor->length = cpu_to_le64(argument->completion);
 	descriptor->run_count = cpu_to_le32(argument->entries_log2);
@@ -277,24 +382,17 @@ int ardma_command_create_queue(struct ardma_adaptor *adaptor, u32 domain,
 	descriptor->list = cpu_to_le64((u64)argument->coalesce_us << 32 | argument->coalesce_count);
 	descriptor->domain = cpu_to_le32(domain);
 	descriptor->key = cpu_to_le32(argument->key);
-	ret = ardma_command(adaptor, ARDMA_CMD_CREATE_QUEUE, get_random_u32());
-	if (ret)
-		return ret;
-	result = ardma_read64(adaptor, ARDMA_REG_COMMAND_RESULT);
-	if (result >= adaptor->node_count * ARDMA_QUEUES_PER_NODE) {
-		adaptor->broken = true;
-		return -EIO;
-	}
-	*number = result;
-	return 0;
+	return ardma_command_run(adaptor, ARDMA_CMD_CREATE_QUEUE, get_random_u32(), end, queue);
 }
 
-int ardma_command_destroy_queue(struct ardma_adaptor *adaptor, u32 number)
+/* As ardma_command_unexport(). */
+int ardma_command_destroy_queue(struct ardma_adaptor *adaptor, u32 number,
+				struct ardma_queue *queue, ardma_command_end end)
 {
 	struct ardma_descriptor *descriptor = ardma_command_prepare(adaptor);
 
-	if (!descriptor)
-		return -EIO;
+	if (IS_ERR(descriptor))
+		return PTR_ERR(descriptor);
 	descriptor->offset = cpu_to_le64(number);
-	return ardma_command(adaptor, ARDMA_CMD_DESTROY_QUEUE, get_random_u32());
+	return ardma_command_run(adaptor, ARDMA_CMD_DESTROY_QUEUE, get_random_u32(), end, queue);
 }

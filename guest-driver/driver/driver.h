@@ -10,9 +10,14 @@
  *   for good rather than written into later.
  * - A register is touched, and a page of a BAR mapped, only under the gate and while the adaptor
  *   is not gone. Except by what makes it gone, and by the interrupt handler.
+ * - A grant, registration or queue that is in its list belongs to command_lock: after that is
+ *   unlocked another thread of the same file may free it, so what the program is told is read
+ *   before.
+ * - Programs wait killably. The file's release does not, but takes the locks anew for each thing
+ *   that it gives back.
  *
  * Locks, outermost first: a listener's read_lock, PCI's lock against the removal of functions, the
- * PCI device's lock (probe, remove, reset), mmap_lock, gate, command_lock, message_lock,
+ * PCI device's lock (probe, remove, reset), mmap_lock, gate, command_lock, bars_lock, message_lock,
  * assurance_lock, inventory_lock, doorbell_lock, files_lock, event_lock. Nothing touches user memory
  * under the gate, because page faults take it.
  */
@@ -32,6 +37,7 @@
 #include <linux/rwsem.h>
 #include <linux/scatterlist.h>
 #include <linux/spinlock.h>
+#include <linux/uidgid.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 #include <linux/xarray.h>
@@ -46,9 +52,41 @@
 /* The first minor version of the device that has more than the node table and the commands. */
 #define ARDMA_FULL_MINOR	1
 
+/* What an adaptor holds of each (docs/device.md); of its queues NODE_COUNT says how many. */
+#define ARDMA_WINDOWS		256
+#define ARDMA_KEYS		4096
+
+struct ardma_adaptor;
 struct ardma_descriptor;
 struct ardma_listener;
 struct ardma_queue;
+
+/* How the driver stands with the adaptor. */
+enum ardma_health {
+	ARDMA_WELL,
+	ARDMA_SILENT,	/* it does not answer, or not as specified: EIO until a reset */
+	ARDMA_STALE,	/* the function was disabled, or is another one now: ESTALE until a reset */
+};
+
+/* A page that the adaptor reads, and for the mailbox also writes. */
+struct ardma_page {
+	void *contents;			/* NULL: there is none */
+	dma_addr_t bus;
+};
+
+/*
+ * The end of a command on an object: called with the errno of the answer, or of what kept the
+ * command from being sent, and with COMMAND_RESULT. Not called while the answer is missing.
+ */
+typedef void (*ardma_command_end)(struct ardma_adaptor *adaptor, void *object, int ret, u64 result);
+
+/* What a user holds of an adaptor. Under command_lock, but for the doorbells, under message_lock. */
+struct ardma_account {
+	unsigned int windows;
+	unsigned int keys;
+	unsigned int queues;
+	unsigned int doorbells;
+};
 
 /*
  * One adaptor. Lives as long as its struct device: until it is removed and its last file is
@@ -85,16 +123,31 @@ struct ardma_adaptor {
 	struct rw_semaphore gate;
 	bool gone;		/* written under the gate; once true, always true */
 	u64 incarnation;	/* the last one seen; written under the gate */
+	u32 session;		/* the number with which checks are answered; written under the gate */
+	enum ardma_health health; /* worse: at any time; better: by a new incarnation only */
+	struct pci_saved_state *config; /* configuration space, as probe left it */
 
 	/* One command at a time, and the list of windows, which mirrors what the adaptor holds. */
 	struct mutex command_lock;
-	struct ardma_descriptor *mailbox;
-	dma_addr_t mailbox_bus;
+	struct ardma_page mailbox;
 	struct completion command_done;
-	bool broken;		/* a command timed out: the adaptor may still read the mailbox */
+	/* The command whose answer is missing: the adaptor may still read the mailbox. */
+	struct {
+		u32 opcode;			/* 0: there is none */
+		ardma_command_end end;
+		void *object;
+		unsigned long deadline;		/* in jiffies; then the function is reset */
+	} late;
+	struct delayed_work settle_work;
 	u32 memory;		/* ARDMA_MEMORY_* */
 	struct list_head grants;
+
+	/* BARs of other functions that are exported, or are about to be. */
+	struct mutex bars_lock;
+	struct list_head bars;
 	struct notifier_block bus_events;
+
+	struct xarray accounts;		/* by uid; kept until the adaptor's structure goes */
 
 	/* The same for memory of the engine, and for its queues. */
 	struct list_head registrations;
@@ -117,6 +170,7 @@ struct ardma_adaptor {
 	struct hlist_head failed_blocks[1 << ARDMA_FAILED_HASH_BITS];
 	unsigned int failed_count;
 	unsigned long failed_last;		/* the last sequence number */
+	unsigned long failed_pruned;		/* the last one that was looked at for room */
 
 	/* The registers that tell of other nodes' windows. */
 	struct mutex inventory_lock;
@@ -136,6 +190,7 @@ struct ardma_file {
 	struct ardma_adaptor *adaptor;
 	struct list_head entry;			/* in adaptor->files */
 	struct address_space *mapping;
+	struct ardma_account *account;		/* of the user who opened it */
 	u64 events_seen[ARDMA_EVENT_BITS];	/* under event_lock */
 	unsigned long failed_seen;		/* under assurance_lock */
 	u32 domain;				/* of its queues and registered memory */
@@ -153,6 +208,8 @@ struct ardma_memory {
 
 /* Memory of another PCI function, and where the adaptor finds it. */
 struct ardma_bar {
+	struct list_head entry;			/* in adaptor->bars */
+	bool going;				/* the function is being removed; under bars_lock */
 	struct pci_dev *function;		/* NULL where a window is of user memory */
 	phys_addr_t address;
 	dma_addr_t bus;
@@ -164,7 +221,7 @@ struct ardma_bar {
  * done.
  */
 struct ardma_run_list {
-	struct ardma_list_page *pages;
+	struct ardma_page *pages;
 	u32 page_count;
 	u32 run_count;
 };
@@ -172,9 +229,10 @@ struct ardma_run_list {
 /* Memory of a process that the engine reaches. All but memory's and list's contents under command_lock. */
 struct ardma_registration {
 	struct list_head entry;			/* in adaptor->registrations */
-	struct ardma_file *file;		/* whose it is; NULL when that is closed */
+	struct ardma_file *file;		/* whose it is; NULL: nobody's, to be withdrawn */
+	struct ardma_account *account;
 	struct ardma_memory memory;
-	struct ardma_run_list list;		/* kept only when REGISTER timed out */
+	struct ardma_run_list list;		/* kept until REGISTER is answered */
 	u64 length;
 	u32 domain;
 	u32 key;
@@ -189,14 +247,15 @@ struct ardma_registration {
  */
 struct ardma_grant {
 	struct list_head entry;			/* in adaptor->grants */
-	struct ardma_file *file;		/* whose it is; NULL when that is closed */
+	struct ardma_file *file;		/* whose it is; NULL: nobody's, to be withdrawn */
+	struct ardma_account *account;
 	struct pid *owner;
 	bool of_bar;				/* of which of these two it is */
 	struct ardma_memory memory;
 	struct ardma_bar bar;
 	struct ardma_registration *registration; /* NULL where it has memory of its own */
 	u64 start;				/* in that */
-	struct ardma_run_list list;		/* kept only when EXPORT timed out */
+	struct ardma_run_list list;		/* kept until EXPORT is answered */
 	u64 offset;
 	u64 length;
 	u64 nodes[4];
@@ -206,10 +265,14 @@ struct ardma_grant {
 	bool lost;				/* the adaptor let go of it; memory is given back */
 };
 
-/* Opens the gate for a user of the hardware: 0, or -ENODEV with the gate closed again. */
+/*
+ * Opens the gate for a user of the hardware: 0, or -ENODEV or (killed while waiting) -EINTR with
+ * the gate closed again.
+ */
 static inline int ardma_enter(struct ardma_adaptor *adaptor)
 {
-	down_read(&adaptor->gate);
+	if (down_read_killable(&adaptor->gate))
+		return -EINTR;
 	if (!adaptor->gone)
 		return 0;
 	up_read(&adaptor->gate);
@@ -221,15 +284,41 @@ static inline void ardma_leave(struct ardma_adaptor *adaptor)
 	up_read(&adaptor->gate);
 }
 
-/* The same for who uses what version 1.0 of the device did not have, which is EOPNOTSUPP there. */
-static inline int ardma_enter_full(struct ardma_adaptor *adaptor)
+/* The same for what has to be done also when the process is being killed. */
+static inline int ardma_enter_always(struct ardma_adaptor *adaptor)
+{
+	down_read(&adaptor->gate);
+	if (!adaptor->gone)
+		return 0;
+	up_read(&adaptor->gate);
+	return -ENODEV;
+}
+
+/* Gate and one lock under it, killably: 0, or an error with neither. */
+static inline int ardma_enter_locked(struct ardma_adaptor *adaptor, struct mutex *lock)
 {
 	int ret = ardma_enter(adaptor);
 
-	if (ret || (adaptor->version & 0xffff) >= ARDMA_FULL_MINOR)
+	if (ret)
 		return ret;
-	up_read(&adaptor->gate);
-	return -EOPNOTSUPP;
+	if (!mutex_lock_killable(lock))
+		return 0;
+	ardma_leave(adaptor);
+	return -EINTR;
+}
+
+static inline void ardma_leave_locked(struct ardma_adaptor *adaptor, struct mutex *lock)
+{
+	mutex_unlock(lock);
+	ardma_leave(adaptor);
+}
+
+/* The same for who uses what version 1.0 of the device did not have, which is EOPNOTSUPP there. */
+static inline int ardma_enter_full(struct ardma_adaptor *adaptor, struct mutex *lock)
+{
+	if ((adaptor->version & 0xffff) < ARDMA_FULL_MINOR)
+		return -EOPNOTSUPP;
+	return ardma_enter_locked(adaptor, lock);
 }
 
 static inline u32 ardma_read32(struct ardma_adaptor *adaptor, u32 offset)
@@ -255,28 +344,54 @@ static inline void ardma_write64(struct ardma_adaptor *adaptor, u32 offset, u64 
 /* hardware.c: identity, life and events of the adaptor. */
 int ardma_identify(struct ardma_adaptor *adaptor);
 bool ardma_answers(struct ardma_adaptor *adaptor);
+int ardma_verify(struct ardma_adaptor *adaptor);
+int ardma_health_errno(struct ardma_adaptor *adaptor);
+void ardma_config_keep(struct ardma_adaptor *adaptor);
+void ardma_config_restore(struct ardma_adaptor *adaptor);
 int ardma_start(struct ardma_adaptor *adaptor);
 bool ardma_reset_function(struct ardma_adaptor *adaptor);
 irqreturn_t ardma_interrupt(int irq, void *data);
 void ardma_announce(struct ardma_adaptor *adaptor, u32 events);
 u32 ardma_pending_events(struct ardma_file *file, bool take);
 
-/* command.c: the mailbox. The gate and command_lock are held (but for the first and last). */
+/* recovery.c: what nobody owns any more, and commands that were not answered. */
+void ardma_recovery_create(struct ardma_adaptor *adaptor);
+void ardma_settle(struct ardma_adaptor *adaptor);
+
+/* account.c: what one user may hold. */
+struct ardma_account *ardma_account_of(struct ardma_adaptor *adaptor);
+int ardma_account_check(unsigned int held, unsigned int more, unsigned int all);
+
+/* command.c: the mailbox, and commands, for which the gate and command_lock are held. */
 int ardma_mailbox_create(struct ardma_adaptor *adaptor);
 void ardma_mailbox_destroy(struct ardma_adaptor *adaptor);
-int ardma_command_export(struct ardma_adaptor *adaptor, struct ardma_grant *grant, u64 wanted);
-int ardma_command_unexport(struct ardma_adaptor *adaptor, const struct ardma_grant *grant);
+int ardma_command_enter(struct ardma_adaptor *adaptor);
+int ardma_command_enter_always(struct ardma_adaptor *adaptor);
+void ardma_command_leave(struct ardma_adaptor *adaptor);
+void ardma_command_reap(struct ardma_adaptor *adaptor);
+int ardma_command_export(struct ardma_adaptor *adaptor, struct ardma_grant *grant, u64 wanted,
+			 ardma_command_end end);
+int ardma_command_unexport(struct ardma_adaptor *adaptor, struct ardma_grant *grant,
+			   ardma_command_end end);
 int ardma_command_probe(struct ardma_adaptor *adaptor);
-int ardma_command_register(struct ardma_adaptor *adaptor, struct ardma_registration *registration);
-int ardma_command_deregister(struct ardma_adaptor *adaptor,
-			     const struct ardma_registration *registration);
+int ardma_command_register(struct ardma_adaptor *adaptor, struct ardma_registration *registration,
+			   ardma_command_end end);
+int ardma_command_deregister(struct ardma_adaptor *adaptor, struct ardma_registration *registration,
+			     ardma_command_end end);
 int ardma_command_create_queue(struct ardma_adaptor *adaptor, u32 domain,
-			       const struct ardma_create_queue *argument, u32 *number);
-int ardma_command_destroy_queue(struct ardma_adaptor *adaptor, u32 number);
+			       const struct ardma_create_queue *argument, struct ardma_queue *queue,
+			       ardma_command_end end);
+int ardma_command_destroy_queue(struct ardma_adaptor *adaptor, u32 number,
+				struct ardma_queue *queue, ardma_command_end end);
 
-/* memory.c: user memory and run lists. */
+/* memory.c: user memory, pages for the adaptor, and run lists. */
+int ardma_page_create(struct ardma_adaptor *adaptor, struct ardma_page *page);
+void ardma_page_destroy(struct ardma_adaptor *adaptor, struct ardma_page *page, bool keep);
+void ardma_page_to_device(struct ardma_adaptor *adaptor, const struct ardma_page *page);
+void ardma_page_to_cpu(struct ardma_adaptor *adaptor, const struct ardma_page *page);
 int ardma_memory_pin(struct ardma_memory *memory, u64 address, u64 length, bool writable);
 void ardma_memory_unpin(struct ardma_memory *memory);
+void ardma_memory_abandon(struct ardma_adaptor *adaptor, struct ardma_memory *memory);
 int ardma_memory_map(struct ardma_adaptor *adaptor, struct ardma_memory *memory);
 void ardma_memory_unmap(struct ardma_adaptor *adaptor, struct ardma_memory *memory);
 int ardma_run_list_create(struct ardma_adaptor *adaptor, struct ardma_memory *memory,
@@ -285,13 +400,14 @@ int ardma_run_list_create_part(struct ardma_adaptor *adaptor, struct ardma_memor
 			       u64 length, struct ardma_run_list *list);
 int ardma_run_list_create_one(struct ardma_adaptor *adaptor, u64 address, u64 length,
 			      struct ardma_run_list *list);
-void ardma_run_list_destroy(struct ardma_adaptor *adaptor, struct ardma_run_list *list);
+void ardma_run_list_destroy(struct ardma_adaptor *adaptor, struct ardma_run_list *list, bool keep);
 dma_addr_t ardma_run_list_bus(const struct ardma_run_list *list);
 
 /* bus.c: memory of other PCI functions. */
 int ardma_bar_take(struct ardma_adaptor *adaptor, struct ardma_bar *bar,
 		   struct ardma_export_bar *argument);
-void ardma_bar_give(struct ardma_bar *bar);
+void ardma_bar_give(struct ardma_adaptor *adaptor, struct ardma_bar *bar);
+bool ardma_bar_going(struct ardma_adaptor *adaptor, struct ardma_bar *bar);
 int ardma_bar_map(struct ardma_adaptor *adaptor, struct ardma_bar *bar, u64 length);
 void ardma_bar_unmap(struct ardma_adaptor *adaptor, struct ardma_bar *bar);
 int ardma_bus_watch(struct ardma_adaptor *adaptor);
@@ -304,8 +420,7 @@ int ardma_export_key(struct ardma_file *file, struct ardma_export_key *argument)
 int ardma_check_shared(struct ardma_adaptor *adaptor);
 int ardma_unexport(struct ardma_file *file, u32 space, u64 offset);
 int ardma_window_info(struct ardma_file *file, struct ardma_window *window);
-void ardma_grants_close(struct ardma_file *file);
-unsigned int ardma_grants_withdraw(struct ardma_adaptor *adaptor);
+int ardma_grants_withdraw(struct ardma_adaptor *adaptor, struct ardma_file *file);
 void ardma_grants_lost(struct ardma_adaptor *adaptor);
 void ardma_grants_function_gone(struct ardma_adaptor *adaptor, struct pci_dev *function);
 void ardma_grants_forget(struct ardma_adaptor *adaptor);
@@ -314,8 +429,7 @@ void ardma_grants_forget(struct ardma_adaptor *adaptor);
 int ardma_register(struct ardma_file *file, struct ardma_register *argument);
 int ardma_deregister(struct ardma_file *file, u32 key);
 struct ardma_registration *ardma_registration_find(struct ardma_file *file, u32 key);
-void ardma_registrations_close(struct ardma_file *file);
-unsigned int ardma_registrations_withdraw(struct ardma_adaptor *adaptor);
+int ardma_registrations_withdraw(struct ardma_adaptor *adaptor, struct ardma_file *file);
 void ardma_registrations_lost(struct ardma_adaptor *adaptor);
 void ardma_registrations_forget(struct ardma_adaptor *adaptor);
 
@@ -323,8 +437,8 @@ void ardma_registrations_forget(struct ardma_adaptor *adaptor);
 int ardma_create_queue(struct ardma_file *file, struct ardma_create_queue *argument);
 int ardma_destroy_queue(struct ardma_file *file, u64 doorbell);
 void ardma_queues_create(struct ardma_adaptor *adaptor);
-void ardma_queues_close(struct ardma_file *file);
-unsigned int ardma_queues_withdraw(struct ardma_adaptor *adaptor);
+int ardma_queues_withdraw(struct ardma_adaptor *adaptor, struct ardma_file *file);
+void ardma_queues_wake(struct ardma_adaptor *adaptor);
 void ardma_queues_lost(struct ardma_adaptor *adaptor);
 void ardma_queues_forget(struct ardma_adaptor *adaptor);
 void ardma_queues_ready(struct ardma_adaptor *adaptor);

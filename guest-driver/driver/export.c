@@ -71,15 +71,13 @@ static int ardma_check_window(struct ardma_adaptor *adaptor, const struct ardma_
 /* Refuses early where the memory is known not to be shared, but looks again, as that may change. */
 int ardma_check_shared(struct ardma_adaptor *adaptor)
 {
-	int ret = ardma_enter(adaptor);
+	int ret = ardma_command_enter(adaptor);
 
 	if (ret)
 		return ret;
-	mutex_lock(&adaptor->command_lock);
 	if (adaptor->memory != ARDMA_MEMORY_SHARED)
 		ret = ardma_command_probe(adaptor);
-	mutex_unlock(&adaptor->command_lock);
-	ardma_leave(adaptor);
+	ardma_command_leave(adaptor);
 	return ret;
 }
 
@@ -96,10 +94,29 @@ static struct ardma_grant *ardma_grant_create(struct ardma_file *file,
 	return grant;
 }
 
+/* One that is in no list. */
 static void ardma_grant_free(struct ardma_grant *grant)
 {
 	put_pid(grant->owner);
 	kfree(grant);
+}
+
+/* From here on it is the list's, and counts as its user's. */
+static void ardma_grant_add(struct ardma_adaptor *adaptor, struct ardma_grant *grant)
+{
+	grant->account = grant->file->account;
+	grant->account->windows++;
+	if (grant->registration)
+		grant->registration->users++;
+	list_add_tail(&grant->entry, &adaptor->grants);
+}
+
+/* The opposite. */
+static void ardma_grant_drop(struct ardma_grant *grant)
+{
+	grant->account->windows--;
+	list_del(&grant->entry);
+	ardma_grant_free(grant);
 }
 
 /* Maps for DMA what the window is of, and lists where it lies. */
@@ -124,10 +141,10 @@ static int ardma_grant_map(struct ardma_adaptor *adaptor, struct ardma_grant *gr
 	return ret;
 }
 
-/* Also after a map that has failed. */
-static void ardma_grant_unmap(struct ardma_adaptor *adaptor, struct ardma_grant *grant)
+/* Also after a map that has failed. What is to be kept the adaptor may still reach. */
+static void ardma_grant_unmap(struct ardma_adaptor *adaptor, struct ardma_grant *grant, bool keep)
 {
-	ardma_run_list_destroy(adaptor, &grant->list);
+	ardma_run_list_destroy(adaptor, &grant->list, keep);
 	ardma_bar_unmap(adaptor, &grant->bar);
 	ardma_memory_unmap(adaptor, &grant->memory);
 }
@@ -135,9 +152,9 @@ static void ardma_grant_unmap(struct ardma_adaptor *adaptor, struct ardma_grant 
 /* Gives the memory back: the adaptor has let go of it, or never had it. */
 static void ardma_grant_release(struct ardma_adaptor *adaptor, struct ardma_grant *grant)
 {
-	ardma_grant_unmap(adaptor, grant);
+	ardma_grant_unmap(adaptor, grant, false);
 	if (grant->bar.function)
-		ardma_bar_give(&grant->bar);
+		ardma_bar_give(adaptor, &grant->bar);
 	else if (grant->registration)
 		grant->registration->users--;
 	else
@@ -145,71 +162,80 @@ static void ardma_grant_release(struct ardma_adaptor *adaptor, struct ardma_gran
 	grant->lost = true;
 }
 
+/* The end of EXPORT. */
+static void ardma_grant_exported(struct ardma_adaptor *adaptor, void *object, int ret, u64 result)
+{
+	struct ardma_grant *grant = object;
+
+	grant->offset = result;
+	if (ret)
+		ardma_grant_release(adaptor, grant);
+	else
+		ardma_run_list_destroy(adaptor, &grant->list, false);
+}
+
+/* The end of UNEXPORT. A window that the adaptor does not have is as good as removed. */
+static void ardma_grant_unexported(struct ardma_adaptor *adaptor, void *object, int ret, u64 result)
+{
+	if (!ret || ret == -ENOENT)
+		ardma_grant_release(adaptor, object);
+}
+
 /*
- * Has the adaptor make the window. Where an error leaves open whether it knows the memory now,
- * the grant goes into the list as an orphan, and *kept is set.
+ * Has the adaptor make the window, which is mapped, and sets its offset. It is the list's then, or
+ * gone: where an error leaves open whether the adaptor knows the memory it becomes nobody's.
  */
-static int ardma_grant_command(struct ardma_adaptor *adaptor, struct ardma_grant *grant, u64 wanted,
-			       bool *kept)
+static int ardma_grant_command(struct ardma_adaptor *adaptor, struct ardma_grant *grant, u64 *offset)
 {
 	int ret;
 
 	lockdep_assert_held(&adaptor->command_lock);
 
-	*kept = false;
-	if (adaptor->broken)
-		return -EIO;
-	ret = ardma_command_export(adaptor, grant, wanted);
-	if (ret && !adaptor->broken)
-		return ret;
-	if (ret)
-		grant->file = NULL;
-	else
-		ardma_run_list_destroy(adaptor, &grant->list);
-	list_add_tail(&grant->entry, &adaptor->grants);
-	*kept = true;
-	return ret;
-}
-
-static int ardma_grant_make(struct ardma_adaptor *adaptor, struct ardma_grant *grant, u64 wanted,
-			    bool *kept)
-{
-	int ret;
-
-	*kept = false;
-	ret = ardma_grant_map(adaptor, grant);
-	if (ret)
-		goto err_unmap;
-
-	mutex_lock(&adaptor->command_lock);
-	ret = ardma_grant_command(adaptor, grant, wanted, kept);
-	if (ret && !*kept)
-		goto err_unlock;
-	mutex_unlock(&adaptor->command_lock);
-	return ret;
-
-err_unlock:
-	mutex_unlock(&adaptor->command_lock);
-err_unmap:
-	ardma_grant_unmap(adaptor, grant);
-	return ret;
-}
-
-/* The same for who is not under the gate. */
-static int ardma_grant_begin(struct ardma_adaptor *adaptor, struct ardma_grant *grant,
-			     u64 *offset, bool *kept)
-{
-	int ret;
-
-	*kept = false;
-	ret = ardma_enter(adaptor);
-	if (ret)
-		return ret;
-	ret = ardma_grant_make(adaptor, grant, *offset, kept);
-	/* Once it is in the list it may be gone as soon as the gate is closed. */
+	ardma_grant_add(adaptor, grant);
+	ret = ardma_command_export(adaptor, grant, *offset, ardma_grant_exported);
 	if (!ret)
 		*offset = grant->offset;
+	else if (grant->lost)
+		ardma_grant_drop(grant);
+	else
+		grant->file = NULL;
+	return ret;
+}
+
+/* Under command_lock: whether the window may be made, once more. */
+static int ardma_grant_check(struct ardma_adaptor *adaptor, struct ardma_grant *grant)
+{
+	if (grant->bar.function && ardma_bar_going(adaptor, &grant->bar))
+		return -ENXIO;
+	return ardma_account_check(grant->file->account->windows, 1, ARDMA_WINDOWS);
+}
+
+/* The window is of what is pinned, or taken, already. It is the list's then, or gone. */
+static int ardma_grant_make(struct ardma_adaptor *adaptor, struct ardma_grant *grant, u64 *offset)
+{
+	int ret = ardma_enter(adaptor);
+
+	if (ret)
+		goto err_release;
+	ret = ardma_grant_map(adaptor, grant);
+	if (!ret && mutex_lock_killable(&adaptor->command_lock))
+		ret = -EINTR;
+	if (ret)
+		goto err_unmap;
+	ardma_command_reap(adaptor);
+	ret = ardma_grant_check(adaptor, grant);
+	if (!ret) {
+		ret = ardma_grant_command(adaptor, grant, offset);
+		ardma_command_leave(adaptor);
+		return ret;
+	}
+	mutex_unlock(&adaptor->command_lock);
+err_unmap:
+	ardma_grant_unmap(adaptor, grant, false);
 	ardma_leave(adaptor);
+err_release:
+	ardma_grant_release(adaptor, grant);
+	ardma_grant_free(grant);
 	return ret;
 }
 
@@ -223,7 +249,6 @@ int ardma_export(struct ardma_file *file, struct ardma_export *argument)
 		.space = argument->space,
 	};
 	struct ardma_grant *grant;
-	bool kept;
 	int ret;
 
 	if (!ardma_page_aligned(argument->address))
@@ -241,20 +266,13 @@ int ardma_export(struct ardma_file *file, struct ardma_export *argument)
 		return -ENOMEM;
 	ret = ardma_memory_pin(&grant->memory, argument->address, argument->length,
 			       argument->rights & (ARDMA_RIGHT_WRITE | ARDMA_RIGHT_ATOMIC));
-	if (ret)
-		goto err_free;
-	ret = ardma_grant_begin(adaptor, grant, &argument->offset, &kept);
-	if (!ret || kept)
-		return ret;
-
-	ardma_memory_unpin(&grant->memory);
-err_free:
+	if (!ret)
+		return ardma_grant_make(adaptor, grant, &argument->offset);
 	ardma_grant_free(grant);
 	return ret;
 }
 
-/* Under pci_lock_rescan_remove(): from its look-up until it is in the list the function stays. */
-static int ardma_export_bar_locked(struct ardma_file *file, struct ardma_export_bar *argument)
+int ardma_export_bar(struct ardma_file *file, struct ardma_export_bar *argument)
 {
 	struct ardma_adaptor *adaptor = file->adaptor;
 	struct ardma_grant window = {
@@ -264,57 +282,37 @@ static int ardma_export_bar_locked(struct ardma_file *file, struct ardma_export_
 		.of_bar = true,
 	};
 	struct ardma_grant *grant;
-	bool kept;
-	int ret;
-
-	ret = ardma_bar_take(adaptor, &window.bar, argument);
-	if (ret)
-		return ret;
-	window.length = argument->length;
-	memcpy(window.nodes, argument->nodes, sizeof(window.nodes));
-	memcpy(window.name, argument->name, sizeof(window.name));
-	ret = ardma_check_window(adaptor, &window);
-	if (ret)
-		goto err_give;
-	grant = ardma_grant_create(file, &window);
-	if (!grant) {
-		ret = -ENOMEM;
-		goto err_give;
-	}
-	ret = ardma_grant_begin(adaptor, grant, &argument->offset, &kept);
-	if (!ret || kept)
-		return ret;
-
-	ardma_grant_free(grant);
-err_give:
-	ardma_bar_give(&window.bar);
-	return ret;
-}
-
-int ardma_export_bar(struct ardma_file *file, struct ardma_export_bar *argument)
-{
 	int ret;
 
 	if (argument->reserved)
 		return -EINVAL;
-	ret = ardma_check_shared(file->adaptor);
+	ret = ardma_check_shared(adaptor);
 	if (ret)
 		return ret;
-	pci_lock_rescan_remove();
-	ret = ardma_export_bar_locked(file, argument);
-	pci_unlock_rescan_remove();
+	memcpy(window.nodes, argument->nodes, sizeof(window.nodes));
+	memcpy(window.name, argument->name, sizeof(window.name));
+	grant = ardma_grant_create(file, &window);
+	if (!grant)
+		return -ENOMEM;
+	ret = ardma_bar_take(adaptor, &grant->bar, argument);
+	if (ret)
+		goto err_free;
+	grant->length = argument->length;
+	ret = ardma_check_window(adaptor, grant);
+	if (!ret)
+		return ardma_grant_make(adaptor, grant, &argument->offset);
+	ardma_bar_give(adaptor, &grant->bar);
+err_free:
+	ardma_grant_free(grant);
 	return ret;
 }
 
-/* The memory stays registered while the command runs: the lock is held from its look-up on. */
-static int ardma_export_key_locked(struct ardma_file *file, struct ardma_grant *grant,
-				   const struct ardma_export_key *argument, bool *kept)
+/* Whether the window may be made of the memory with this key, which it is then of. */
+static int ardma_grant_find_key(struct ardma_file *file, struct ardma_grant *grant,
+				const struct ardma_export_key *argument)
 {
-	struct ardma_adaptor *adaptor = file->adaptor;
 	struct ardma_registration *registration = ardma_registration_find(file, argument->key);
-	int ret;
 
-	*kept = false;
 	if (!registration)
 		return -ENOENT;
 	if (registration->lost)
@@ -327,14 +325,7 @@ static int ardma_export_key_locked(struct ardma_file *file, struct ardma_grant *
 		return -EACCES;
 	grant->registration = registration;
 	grant->start = argument->start;
-	ret = ardma_grant_map(adaptor, grant);
-	if (!ret)
-		ret = ardma_grant_command(adaptor, grant, argument->offset, kept);
-	if (ret && !*kept)
-		ardma_grant_unmap(adaptor, grant);
-	else
-		registration->users++;
-	return ret;
+	return ardma_grant_check(file->adaptor, grant);
 }
 
 int ardma_export_key(struct ardma_file *file, struct ardma_export_key *argument)
@@ -347,7 +338,6 @@ int ardma_export_key(struct ardma_file *file, struct ardma_export_key *argument)
 		.space = ARDMA_SPACE_MEMORY,
 	};
 	struct ardma_grant *grant;
-	bool kept;
 	int ret;
 
 	if (argument->reserved)
@@ -360,17 +350,22 @@ int ardma_export_key(struct ardma_file *file, struct ardma_export_key *argument)
 	grant = ardma_grant_create(file, &window);
 	if (!grant)
 		return -ENOMEM;
-	ret = ardma_enter(adaptor);
+	ret = ardma_command_enter(adaptor);
 	if (ret)
 		goto err_free;
-	mutex_lock(&adaptor->command_lock);
-	ret = ardma_export_key_locked(file, grant, argument, &kept);
+	/* The memory stays registered: the lock is held from its look-up on. */
+	ret = ardma_grant_find_key(file, grant, argument);
 	if (!ret)
-		argument->offset = grant->offset;
-	mutex_unlock(&adaptor->command_lock);
-	ardma_leave(adaptor);
-	if (!ret || kept)
-		return ret;
+		ret = ardma_grant_map(adaptor, grant);
+	if (ret) {
+		ardma_grant_unmap(adaptor, grant, false);
+		ardma_command_leave(adaptor);
+		goto err_free;
+	}
+	ret = ardma_grant_command(adaptor, grant, &argument->offset);
+	ardma_command_leave(adaptor);
+	return ret;
+
 err_free:
 	ardma_grant_free(grant);
 	return ret;
@@ -379,15 +374,9 @@ err_free:
 /* Removes the window and gives its memory back; on an error both stay. */
 static int ardma_grant_withdraw(struct ardma_adaptor *adaptor, struct ardma_grant *grant)
 {
-	int ret = ardma_command_unexport(adaptor, grant);
+	int ret = ardma_command_unexport(adaptor, grant, ardma_grant_unexported);
 
-	/* A window that the adaptor does not have is as good as removed. */
-	if (ret == -ENOENT)
-		ret = -ESTALE;
-	if (ret && ret != -ESTALE)
-		return ret;
-	ardma_grant_release(adaptor, grant);
-	return ret;
+	return ret == -ENOENT ? -ESTALE : ret;
 }
 
 /* This file's window at this offset; one that was lost only where there is no other. */
@@ -411,10 +400,9 @@ int ardma_unexport(struct ardma_file *file, u32 space, u64 offset)
 	struct ardma_grant *grant;
 	int ret;
 
-	ret = ardma_enter(adaptor);
+	ret = ardma_command_enter(adaptor);
 	if (ret)
 		return ret;
-	mutex_lock(&adaptor->command_lock);
 	grant = ardma_grant_find(file, space, offset);
 	if (!grant)
 		ret = -ENOENT;
@@ -422,12 +410,9 @@ int ardma_unexport(struct ardma_file *file, u32 space, u64 offset)
 		ret = -ESTALE;
 	else
 		ret = ardma_grant_withdraw(adaptor, grant);
-	if (grant && grant->lost) {
-		list_del(&grant->entry);
-		ardma_grant_free(grant);
-	}
-	mutex_unlock(&adaptor->command_lock);
-	ardma_leave(adaptor);
+	if (grant && grant->lost)
+		ardma_grant_drop(grant);
+	ardma_command_leave(adaptor);
 	return ret;
 }
 
@@ -439,10 +424,9 @@ int ardma_window_info(struct ardma_file *file, struct ardma_window *window)
 	u32 index = window->index;
 	int ret;
 
-	ret = ardma_enter(adaptor);
+	ret = ardma_command_enter(adaptor);
 	if (ret)
 		return ret;
-	mutex_lock(&adaptor->command_lock);
 	ret = -ENOENT;
 	list_for_each_entry(grant, &adaptor->grants, entry) {
 		if (index--)
@@ -461,55 +445,33 @@ int ardma_window_info(struct ardma_file *file, struct ardma_window *window)
 		ret = 0;
 		break;
 	}
-	mutex_unlock(&adaptor->command_lock);
-	ardma_leave(adaptor);
+	ardma_command_leave(adaptor);
 	return ret;
 }
 
 /*
- * Removes a file's windows as it is closed. Those that the adaptor does not let go of become
- * orphans.
+ * Removes one window of this file, which is being closed, or (NULL) one that is nobody's. 0: there
+ * is none; 1: it is removed; 2: it was the file's, and is nobody's now; an error: it is nobody's still.
  */
-void ardma_grants_close(struct ardma_file *file)
+int ardma_grants_withdraw(struct ardma_adaptor *adaptor, struct ardma_file *file)
 {
-	struct ardma_adaptor *adaptor = file->adaptor;
-	struct ardma_grant *grant, *next;
+	struct ardma_grant *grant;
+	int ret = 0;
 
-	lockdep_assert_held(&adaptor->gate);
+	lockdep_assert_held(&adaptor->command_lock);
 
-	mutex_lock(&adaptor->command_lock);
-	list_for_each_entry_safe(grant, next, &adaptor->grants, entry) {
+	list_for_each_entry(grant, &adaptor->grants, entry) {
 		if (grant->file != file)
 			continue;
 		if (!grant->lost)
-			ardma_grant_withdraw(adaptor, grant);
-		if (grant->lost) {
-			list_del(&grant->entry);
-			ardma_grant_free(grant);
-		} else {
-			grant->file = NULL;
-		}
-	}
-	mutex_unlock(&adaptor->command_lock);
-}
-
-/* Removes every window, the lost ones' records stay; how many the adaptor did not let go of. */
-unsigned int ardma_grants_withdraw(struct ardma_adaptor *adaptor)
-{
-	struct ardma_grant *grant;
-	unsigned int left = 0;
-
-	lockdep_assert_held_write(&adaptor->gate);
-
-	mutex_lock(&adaptor->command_lock);
-	list_for_each_entry(grant, &adaptor->grants, entry) {
+			ret = ardma_grant_withdraw(adaptor, grant);
+		grant->file = NULL;
 		if (!grant->lost)
-			ardma_grant_withdraw(adaptor, grant);
-		if (!grant->lost)
-			left++;
+			return file ? 2 : ret;
+		ardma_grant_drop(grant);
+		return 1;
 	}
-	mutex_unlock(&adaptor->command_lock);
-	return left;
+	return 0;
 }
 
 /* The adaptor began a new life, in which it has no window: gives all memory back. */
@@ -523,10 +485,8 @@ void ardma_grants_lost(struct ardma_adaptor *adaptor)
 	list_for_each_entry_safe(grant, next, &adaptor->grants, entry) {
 		if (!grant->lost)
 			ardma_grant_release(adaptor, grant);
-		if (!grant->file) {
-			list_del(&grant->entry);
-			ardma_grant_free(grant);
-		}
+		if (!grant->file)
+			ardma_grant_drop(grant);
 	}
 }
 
@@ -536,27 +496,41 @@ void ardma_grants_function_gone(struct ardma_adaptor *adaptor, struct pci_dev *f
 	struct ardma_grant *grant, *next;
 
 	/* Once the adaptor is gone they are. */
-	if (ardma_enter(adaptor))
+	if (ardma_command_enter_always(adaptor))
 		return;
-	mutex_lock(&adaptor->command_lock);
 	list_for_each_entry_safe(grant, next, &adaptor->grants, entry) {
 		if (grant->bar.function != function)
 			continue;
 		ardma_grant_withdraw(adaptor, grant);
-		if (grant->lost && !grant->file) {
-			list_del(&grant->entry);
-			ardma_grant_free(grant);
-		} else if (!grant->lost) {
+		if (grant->lost && !grant->file)
+			ardma_grant_drop(grant);
+		else if (!grant->lost)
 			dev_err(&adaptor->pdev->dev,
 				"%s goes, but the adaptor did not let go of it\n",
 				pci_name(function));
-		}
 	}
-	mutex_unlock(&adaptor->command_lock);
-	ardma_leave(adaptor);
+	ardma_command_leave(adaptor);
 }
 
-/* Forgets every window at removal. What the adaptor did not let go of stays pinned for good. */
+/* What the adaptor did not let go of, at its removal: it stays pinned for good. */
+static void ardma_grant_abandon(struct ardma_adaptor *adaptor, struct ardma_grant *grant)
+{
+	struct device *dev = &adaptor->pdev->dev;
+
+	ardma_grant_unmap(adaptor, grant, true);
+	if (grant->bar.function) {
+		dev_err(dev, "the adaptor did not let go of %s\n", pci_name(grant->bar.function));
+		ardma_bar_give(adaptor, &grant->bar);
+	} else if (!grant->registration) {
+		/* Of registered memory its registration tells. */
+		dev_err(dev, "%lu pages (%s offset 0x%llx) stay pinned: the adaptor did not let go\n",
+			grant->memory.page_count, grant->space == ARDMA_SPACE_IO ? "I/O" : "memory",
+			grant->offset);
+		ardma_memory_abandon(adaptor, &grant->memory);
+	}
+}
+
+/* Forgets every window at removal. */
 void ardma_grants_forget(struct ardma_adaptor *adaptor)
 {
 	struct ardma_grant *grant, *next;
@@ -565,14 +539,9 @@ void ardma_grants_forget(struct ardma_adaptor *adaptor)
 
 	mutex_lock(&adaptor->command_lock);
 	list_for_each_entry_safe(grant, next, &adaptor->grants, entry) {
-		/* Of registered memory its registration tells. */
-		if (!grant->lost && !grant->registration)
-			dev_err(&adaptor->pdev->dev,
-				"%lu pages (%s offset 0x%llx) stay pinned: the adaptor did not let go\n",
-				grant->memory.page_count,
-				grant->space == ARDMA_SPACE_IO ? "I/O" : "memory", grant->offset);
-		list_del(&grant->entry);
-		ardma_grant_free(grant);
+		if (!grant->lost)
+			ardma_grant_abandon(adaptor, grant);
+		ardma_grant_drop(grant);
 	}
 	mutex_unlock(&adaptor->command_lock);
 }

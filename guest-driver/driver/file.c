@@ -24,6 +24,11 @@ static int ardma_open(struct inode *inode, struct file *filp)
 	file->adaptor = adaptor;
 	file->mapping = filp->f_mapping;
 	ardma_pending_events(file, true);
+	file->account = ardma_account_of(adaptor);
+	if (!file->account) {
+		ret = -ENOMEM;
+		goto err_free;
+	}
 	ret = ida_alloc_min(&adaptor->domains, 1, GFP_KERNEL);
 	if (ret < 0)
 		goto err_free;
@@ -63,19 +68,37 @@ static void ardma_domain_free(struct ardma_file *file)
 		ida_free(&adaptor->domains, file->domain);
 }
 
+/*
+ * Has the adaptor let go of all that is the file's: windows first, since these are what others
+ * reach. Each thing takes the locks anew, so that nobody waits for more than one of them.
+ */
+static void ardma_give_back(struct ardma_file *file)
+{
+	struct ardma_adaptor *adaptor = file->adaptor;
+	bool left = false;
+	int more = 1;
+
+	/* Removal has forgotten all of it. */
+	while (more && !ardma_command_enter_always(adaptor)) {
+		more = ardma_grants_withdraw(adaptor, file) ?:
+		       ardma_queues_withdraw(adaptor, file) ?:
+		       ardma_registrations_withdraw(adaptor, file);
+		left |= more == 2;
+		ardma_command_leave(adaptor);
+		cond_resched();
+	}
+	/* Where an answer is missing, until it is there, or the function was reset. */
+	if (left)
+		ardma_settle(adaptor);
+}
+
 /* Comes when the last descriptor and the last mapping of this open file are gone. */
 static int ardma_release(struct inode *inode, struct file *filp)
 {
 	struct ardma_file *file = filp->private_data;
 	struct ardma_adaptor *adaptor = file->adaptor;
 
-	/* Removal has forgotten the windows. */
-	if (!ardma_enter(adaptor)) {
-		ardma_grants_close(file);
-		ardma_queues_close(file);
-		ardma_registrations_close(file);
-		ardma_leave(adaptor);
-	}
+	ardma_give_back(file);
 	ardma_domain_free(file);
 	mutex_lock(&adaptor->files_lock);
 	list_del(&file->entry);
@@ -98,7 +121,7 @@ static __poll_t ardma_poll(struct file *filp, struct poll_table_struct *table)
 	events = ardma_pending_events(file, false);
 	if (events)
 		mask |= EPOLLIN | EPOLLRDNORM;
-	if (events & (ARDMA_EVENT_ERROR | ARDMA_EVENT_RESET | ARDMA_EVENT_FAILED))
+	if (events & (ARDMA_EVENT_ERROR | ARDMA_EVENT_RESET | ARDMA_EVENT_FAILED | ARDMA_EVENT_ACK))
 		mask |= EPOLLPRI;
 	return mask;
 }
@@ -193,6 +216,9 @@ static int ardma_mmap(struct file *filp, struct vm_area_struct *vma)
 	if (node >= adaptor->node_count || length > window_size || offset > window_size - length)
 		return -ENXIO;
 	if (assurance && (vma->vm_flags & VM_WRITE))
+		return -EACCES;
+	/* Its loads clear what others look for. */
+	if (assurance && !(address & ARDMA_ADDR_PEEK) && !(filp->f_mode & FMODE_WRITE))
 		return -EACCES;
 
 	vm_flags_mod(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP,

@@ -26,6 +26,63 @@ bool ardma_answers(struct ardma_adaptor *adaptor)
 	return ardma_read32(adaptor, ARDMA_REG_MAGIC) == ARDMA_MAGIC_VALUE;
 }
 
+/* What calls that need the adaptor end with now, or 0. */
+int ardma_health_errno(struct ardma_adaptor *adaptor)
+{
+	switch (READ_ONCE(adaptor->health)) {
+	case ARDMA_WELL:
+		return 0;
+	case ARDMA_STALE:
+		return -ESTALE;
+	default:
+		return -EIO;
+	}
+}
+
+/*
+ * Whether it is still the adaptor in the life that this driver knows: 0, or an errno. A function
+ * that answers in configuration space only, or as another incarnation, was disabled or replaced
+ * behind the driver's back. Programs are told, as after a reset: nothing of theirs is left.
+ */
+int ardma_verify(struct ardma_adaptor *adaptor)
+{
+	struct pci_dev *pdev = adaptor->pdev;
+	enum ardma_health health;
+
+	if (likely(ardma_read64(adaptor, ARDMA_REG_INCARNATION) == adaptor->incarnation))
+		return ardma_health_errno(adaptor);
+	health = pci_device_is_present(pdev) ? ARDMA_STALE : ARDMA_SILENT;
+	if (cmpxchg(&adaptor->health, ARDMA_WELL, health) == ARDMA_WELL) {
+		if (health == ARDMA_STALE) {
+			dev_err(&pdev->dev,
+				"the function was disabled, or is another one now: reset it, or unbind and bind it\n");
+			ardma_announce(adaptor, ARDMA_EVENT_RESET);
+		} else {
+			dev_err(&pdev->dev, "the adaptor does not answer any more\n");
+		}
+		mod_delayed_work(system_long_wq, &adaptor->settle_work, 0);
+	}
+	return ardma_health_errno(adaptor);
+}
+
+/* Keeps configuration space as it is now, for ardma_config_restore(). */
+void ardma_config_keep(struct ardma_adaptor *adaptor)
+{
+	pci_save_state(adaptor->pdev);
+	adaptor->config = pci_store_saved_state(adaptor->pdev);
+}
+
+/* Where the function was disabled, or replaced by one that nobody has set up. */
+void ardma_config_restore(struct ardma_adaptor *adaptor)
+{
+	struct pci_dev *pdev = adaptor->pdev;
+
+	if (ardma_answers(adaptor) || !adaptor->config)
+		return;
+	if (pci_device_is_present(pdev) && !pci_load_saved_state(pdev, adaptor->config))
+		pci_restore_state(pdev);
+}
+
 /* All spaces have to have a place: firmware and kernel give none to a BAR that is too large. */
 static int ardma_check_spaces(struct ardma_adaptor *adaptor)
 {
@@ -52,6 +109,18 @@ static int ardma_check_spaces(struct ardma_adaptor *adaptor)
 		}
 	}
 	return 0;
+}
+
+/* Whether the windows are where identify() found them: mappings and windows rely on it. */
+static bool ardma_is_the_same(struct ardma_adaptor *adaptor)
+{
+	u32 split = adaptor->window_bits | adaptor->bus_bits << 8 | adaptor->block_bits << 16;
+
+	return ardma_read32(adaptor, ARDMA_REG_VERSION) == adaptor->version &&
+	       ardma_read32(adaptor, ARDMA_REG_NODE_ID) == adaptor->node &&
+	       ardma_read32(adaptor, ARDMA_REG_NODE_COUNT) == adaptor->node_count &&
+	       ardma_read32(adaptor, ARDMA_REG_ADDRESS_SPLIT) == split &&
+	       ardma_read32(adaptor, ARDMA_REG_MESSAGE_LIMIT) == adaptor->message_limit;
 }
 
 /* Reads what does not change, and refuses what this driver cannot work with. */
@@ -104,7 +173,8 @@ static void ardma_begin_life(struct ardma_adaptor *adaptor, u64 incarnation)
 	lockdep_assert_held(&adaptor->command_lock);
 
 	adaptor->incarnation = incarnation;
-	adaptor->broken = false;
+	adaptor->late.opcode = 0;
+	WRITE_ONCE(adaptor->health, ARDMA_WELL);
 	ardma_grants_lost(adaptor);
 	ardma_queues_lost(adaptor);
 	ardma_registrations_lost(adaptor);
@@ -112,17 +182,11 @@ static void ardma_begin_life(struct ardma_adaptor *adaptor, u64 incarnation)
 	ardma_failed_forget(adaptor);
 }
 
-/*
- * Begins to use the adaptor, at first and after everything that may have reset it: where its
- * incarnation is a new one the windows of the old are gone.
- */
-int ardma_start(struct ardma_adaptor *adaptor)
+/* Waits until it is ready, and finds out which life this is. */
+static int ardma_await_ready(struct ardma_adaptor *adaptor, u64 *incarnation)
 {
 	unsigned long end = jiffies + msecs_to_jiffies(ARDMA_READY_MS);
-	u64 incarnation;
 	u32 status;
-
-	lockdep_assert_held_write(&adaptor->gate);
 
 	for (;;) {
 		bool late = time_after(jiffies, end);
@@ -136,13 +200,37 @@ int ardma_start(struct ardma_adaptor *adaptor)
 		}
 		msleep(ARDMA_READY_POLL_MS);
 	}
-	incarnation = ardma_read64(adaptor, ARDMA_REG_INCARNATION);
-	if (!ardma_answers(adaptor))
-		return -EIO;
+	*incarnation = ardma_read64(adaptor, ARDMA_REG_INCARNATION);
+	return ardma_answers(adaptor) ? 0 : -EIO;
+}
 
+/*
+ * Begins to use the adaptor, at first and after everything that may have reset it: where its
+ * incarnation is a new one the windows of the old are gone.
+ */
+int ardma_start(struct ardma_adaptor *adaptor)
+{
+	u64 incarnation;
+	int ret;
+
+	lockdep_assert_held_write(&adaptor->gate);
+
+	ret = ardma_await_ready(adaptor, &incarnation);
+	if (ret) {
+		WRITE_ONCE(adaptor->health, ARDMA_SILENT);
+		return ret;
+	}
+	pci_set_master(adaptor->pdev);
 	mutex_lock(&adaptor->command_lock);
 	if (incarnation != adaptor->incarnation)
 		ardma_begin_life(adaptor, incarnation);
+	if (!ardma_is_the_same(adaptor)) {
+		dev_err(&adaptor->pdev->dev,
+			"another adaptor, with other windows: unbind and bind it\n");
+		WRITE_ONCE(adaptor->health, ARDMA_STALE);
+		ret = -ESTALE;
+		goto out;
+	}
 	ardma_write32(adaptor, ARDMA_REG_QUEUE_VECTOR, adaptor->queue_vector);
 	ardma_write32(adaptor, ARDMA_REG_EVENT_ENABLE,
 		      ARDMA_FILE_EVENTS | ARDMA_EVENT_COMMAND | ARDMA_EVENT_QUEUE);
@@ -150,8 +238,9 @@ int ardma_start(struct ardma_adaptor *adaptor)
 	 * Where this fails the nodes' memory can still be reached, so it is no reason to give up.
 	 */
 	ardma_command_probe(adaptor);
+out:
 	mutex_unlock(&adaptor->command_lock);
-	return 0;
+	return ret;
 }
 
 /* Resets the function by its own register. True when it has acknowledged by a new incarnation. */
@@ -161,6 +250,7 @@ bool ardma_reset_function(struct ardma_adaptor *adaptor)
 
 	lockdep_assert_held_write(&adaptor->gate);
 
+	ardma_config_restore(adaptor);
 	ardma_write32(adaptor, ARDMA_REG_CONTROL, ARDMA_CONTROL_RESET);
 	for (;;) {
 		bool late = time_after(jiffies, end);
@@ -180,7 +270,10 @@ bool ardma_reset_function(struct ardma_adaptor *adaptor)
 	}
 }
 
-/* Runs only between request_irq() and free_irq(), and not during a reset: needs no gate. */
+/*
+ * Runs only between request_irq() and free_irq(), and not during a reset: needs no gate. The vector
+ * is nobody else's, so every interrupt is ours, also one of messages only.
+ */
 irqreturn_t ardma_interrupt(int irq, void *data)
 {
 	struct ardma_adaptor *adaptor = data;
@@ -190,7 +283,7 @@ irqreturn_t ardma_interrupt(int irq, void *data)
 	if (adaptor->message_vector == ARDMA_VECTOR_EVENTS)
 		ardma_message_interrupt(irq, data);
 	if (!events || PCI_POSSIBLE_ERROR(events))
-		return IRQ_NONE;
+		return IRQ_HANDLED;
 	/* Cleared before anyone is woken: what happens from here on raises the vector again. */
 	ardma_write32(adaptor, ARDMA_REG_EVENT, events);
 	if (events & ARDMA_EVENT_COMMAND)

@@ -34,10 +34,9 @@ int ardma_inventory(struct ardma_adaptor *adaptor, struct ardma_inventory *argum
 	if (argument->node >= ARDMA_NODE_ENTRIES || argument->index > ARDMA_INVENTORY_INDEX_MAX ||
 	    argument->reserved)
 		return -EINVAL;
-	ret = ardma_enter_full(adaptor);
+	ret = ardma_enter_full(adaptor, &adaptor->inventory_lock);
 	if (ret)
 		return ret;
-	mutex_lock(&adaptor->inventory_lock);
 	ardma_write32(adaptor, ARDMA_REG_INVENTORY_SELECT,
 		      ARDMA_INVENTORY_ENTRY(argument->node, argument->index));
 	ret = -EAGAIN;
@@ -49,9 +48,7 @@ int ardma_inventory(struct ardma_adaptor *adaptor, struct ardma_inventory *argum
 		    argument->count == ardma_read32(adaptor, ARDMA_REG_INVENTORY_COUNT))
 			ret = 0;
 	}
-	if (!ardma_answers(adaptor))
-		ret = -EIO;
-	mutex_unlock(&adaptor->inventory_lock);
-	ardma_leave(adaptor);
+	ret = ardma_verify(adaptor) ?: ret;
+	ardma_leave_locked(adaptor, &adaptor->inventory_lock);
 	return ret;
 }

@@ -62,9 +62,9 @@ static int ardma_call_info(struct ardma_file *file, union ardma_argument *argume
 	info->refused = ardma_read64(adaptor, ARDMA_REG_REFUSED);
 	info->messages_received = ardma_read64(adaptor, ARDMA_REG_MESSAGES_RECEIVED);
 	info->message_overflows = ardma_read32(adaptor, ARDMA_REG_MESSAGE_OVERFLOWS);
+	info->session = adaptor->session;
 	/* Last, as what was read before is worth nothing where this is not right. */
-	if (!ardma_answers(adaptor))
-		ret = -EIO;
+	ret = ardma_verify(adaptor);
 	ardma_leave(adaptor);
 
 	spin_lock_irq(&adaptor->event_lock);
@@ -89,8 +89,7 @@ static int ardma_call_node(struct ardma_file *file, union ardma_argument *argume
 	node->state = ardma_read32(adaptor, entry + ARDMA_NODE_STATE);
 	node->link_changes = ardma_read32(adaptor, entry + ARDMA_NODE_LINK_CHANGES);
 	node->incarnation = ardma_read64(adaptor, entry + ARDMA_NODE_INCARNATION);
-	if (!ardma_answers(adaptor))
-		ret = -EIO;
+	ret = ardma_verify(adaptor);
 	ardma_leave(adaptor);
 	return ret;
 }
@@ -127,9 +126,10 @@ static int ardma_call_overflow_ack(struct ardma_file *file, union ardma_argument
 	ret = ardma_enter(adaptor);
 	if (ret)
 		return ret;
+	/* Before any check can miss what the overflow would have told. */
+	ardma_announce(adaptor, ARDMA_EVENT_ACK);
 	ardma_write32(adaptor, ARDMA_REG_OVERFLOW_ACK, argument->overflow_ack.node);
-	if (!ardma_answers(adaptor))
-		ret = -EIO;
+	ret = ardma_verify(adaptor);
 	ardma_leave(adaptor);
 	return ret;
 }
@@ -152,10 +152,13 @@ static int ardma_call_reset(struct ardma_file *file, union ardma_argument *argum
 		return -EPERM;
 	/* Removal runs under this lock too: the function is ours for as long as we hold it. */
 	pci_dev_lock(adaptor->pdev);
+	/* The kernel would wait for a function that is not there, for a minute. */
 	if (!adaptor->gone)
-		ret = pci_reset_function_locked(adaptor->pdev);
-	if (ret != -ENODEV && READ_ONCE(adaptor->broken))
-		ret = -EIO;
+		ret = pci_device_is_present(adaptor->pdev) ?
+			      pci_reset_function_locked(adaptor->pdev) :
+			      -EIO;
+	if (!ret)
+		ret = ardma_health_errno(adaptor);
 	pci_dev_unlock(adaptor->pdev);
 	return ret == -ENOTTY ? -EOPNOTSUPP : ret;
 }
@@ -235,30 +238,39 @@ static void ardma_take_back(struct ardma_file *file, unsigned int number,
 	}
 }
 
+/* Makes or changes something: not for a file that is open for reading only. */
+#define ARDMA_CALL_WRITES	BIT(0)
+/* Makes sense of an adaptor that is not the one it was. */
+#define ARDMA_CALL_STALE	BIT(1)
+
+#define ARDMA_CALL(NAME, run, flags) \
+	[_IOC_NR(ARDMA_IOC_##NAME)] = { ARDMA_IOC_##NAME, flags, run }
+
 /* Indexed by number; there are gaps. */
 static const struct ardma_call {
 	unsigned int number;
+	unsigned int flags;
 	int (*run)(struct ardma_file *file, union ardma_argument *argument);
 } ardma_calls[] = {
-	[_IOC_NR(ARDMA_IOC_INFO)] = { ARDMA_IOC_INFO, ardma_call_info },
-	[_IOC_NR(ARDMA_IOC_NODE)] = { ARDMA_IOC_NODE, ardma_call_node },
-	[_IOC_NR(ARDMA_IOC_EXPORT)] = { ARDMA_IOC_EXPORT, ardma_call_export },
-	[_IOC_NR(ARDMA_IOC_UNEXPORT)] = { ARDMA_IOC_UNEXPORT, ardma_call_unexport },
-	[_IOC_NR(ARDMA_IOC_WINDOW)] = { ARDMA_IOC_WINDOW, ardma_call_window },
-	[_IOC_NR(ARDMA_IOC_OVERFLOW_ACK)] = { ARDMA_IOC_OVERFLOW_ACK, ardma_call_overflow_ack },
-	[_IOC_NR(ARDMA_IOC_EVENTS)] = { ARDMA_IOC_EVENTS, ardma_call_events },
-	[_IOC_NR(ARDMA_IOC_RESET)] = { ARDMA_IOC_RESET, ardma_call_reset },
-	[_IOC_NR(ARDMA_IOC_EXPORT_BAR)] = { ARDMA_IOC_EXPORT_BAR, ardma_call_export_bar },
-	[_IOC_NR(ARDMA_IOC_INVENTORY)] = { ARDMA_IOC_INVENTORY, ardma_call_inventory },
-	[_IOC_NR(ARDMA_IOC_LISTEN)] = { ARDMA_IOC_LISTEN, ardma_call_listen },
-	[_IOC_NR(ARDMA_IOC_RANGE)] = { ARDMA_IOC_RANGE, ardma_call_range },
-	[_IOC_NR(ARDMA_IOC_FAILED)] = { ARDMA_IOC_FAILED, ardma_call_failed },
-	[_IOC_NR(ARDMA_IOC_SPACES)] = { ARDMA_IOC_SPACES, ardma_call_spaces },
-	[_IOC_NR(ARDMA_IOC_REGISTER)] = { ARDMA_IOC_REGISTER, ardma_call_register },
-	[_IOC_NR(ARDMA_IOC_DEREGISTER)] = { ARDMA_IOC_DEREGISTER, ardma_call_deregister },
-	[_IOC_NR(ARDMA_IOC_CREATE_QUEUE)] = { ARDMA_IOC_CREATE_QUEUE, ardma_call_create_queue },
-	[_IOC_NR(ARDMA_IOC_DESTROY_QUEUE)] = { ARDMA_IOC_DESTROY_QUEUE, ardma_call_destroy_queue },
-	[_IOC_NR(ARDMA_IOC_EXPORT_KEY)] = { ARDMA_IOC_EXPORT_KEY, ardma_call_export_key },
+	ARDMA_CALL(INFO, ardma_call_info, 0),
+	ARDMA_CALL(NODE, ardma_call_node, 0),
+	ARDMA_CALL(EXPORT, ardma_call_export, ARDMA_CALL_WRITES),
+	ARDMA_CALL(UNEXPORT, ardma_call_unexport, ARDMA_CALL_WRITES),
+	ARDMA_CALL(WINDOW, ardma_call_window, ARDMA_CALL_STALE),
+	ARDMA_CALL(OVERFLOW_ACK, ardma_call_overflow_ack, ARDMA_CALL_WRITES),
+	ARDMA_CALL(EVENTS, ardma_call_events, ARDMA_CALL_STALE),
+	ARDMA_CALL(RESET, ardma_call_reset, ARDMA_CALL_WRITES | ARDMA_CALL_STALE),
+	ARDMA_CALL(EXPORT_BAR, ardma_call_export_bar, ARDMA_CALL_WRITES),
+	ARDMA_CALL(INVENTORY, ardma_call_inventory, 0),
+	ARDMA_CALL(LISTEN, ardma_call_listen, ARDMA_CALL_WRITES),
+	ARDMA_CALL(RANGE, ardma_call_range, 0),
+	ARDMA_CALL(FAILED, ardma_call_failed, 0),
+	ARDMA_CALL(SPACES, ardma_call_spaces, 0),
+	ARDMA_CALL(REGISTER, ardma_call_register, ARDMA_CALL_WRITES),
+	ARDMA_CALL(DEREGISTER, ardma_call_deregister, ARDMA_CALL_WRITES),
+	ARDMA_CALL(CREATE_QUEUE, ardma_call_create_queue, ARDMA_CALL_WRITES),
+	ARDMA_CALL(DESTROY_QUEUE, ardma_call_destroy_queue, ARDMA_CALL_WRITES),
+	ARDMA_CALL(EXPORT_KEY, ardma_call_export_key, ARDMA_CALL_WRITES),
 };
 
 long ardma_ioctl(struct file *filp, unsigned int number, unsigned long address)
@@ -276,6 +288,10 @@ long ardma_ioctl(struct file *filp, unsigned int number, unsigned long address)
 	/* Type, size and direction have to be right as well; some indices are no call's. */
 	if (!call->run || call->number != number)
 		return -ENOTTY;
+	if ((call->flags & ARDMA_CALL_WRITES) && !(filp->f_mode & FMODE_WRITE))
+		return -EACCES;
+	if (READ_ONCE(file->adaptor->health) == ARDMA_STALE && !(call->flags & ARDMA_CALL_STALE))
+		return -ESTALE;
 	if ((_IOC_DIR(number) & _IOC_WRITE) && copy_from_user(&argument, user, _IOC_SIZE(number)))
 		return -EFAULT;
 	ret = call->run(file, &argument);

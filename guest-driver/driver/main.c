@@ -33,10 +33,15 @@ static const struct class ardma_class = {
 static void ardma_device_release(struct device *dev)
 {
 	struct ardma_adaptor *adaptor = container_of(dev, struct ardma_adaptor, dev);
+	struct ardma_account *account;
+	unsigned long uid;
 
 	ardma_failed_forget(adaptor);
 	xa_destroy(&adaptor->failed);
 	xa_destroy(&adaptor->live_queues);
+	xa_for_each(&adaptor->accounts, uid, account)
+		kfree(account);
+	xa_destroy(&adaptor->accounts);
 	ida_destroy(&adaptor->domains);
 	ida_free(&ardma_minors, adaptor->minor);
 	pci_dev_put(adaptor->pdev);
@@ -62,6 +67,9 @@ static struct ardma_adaptor *ardma_adaptor_create(struct pci_dev *pdev)
 	mutex_init(&adaptor->command_lock);
 	init_completion(&adaptor->command_done);
 	INIT_LIST_HEAD(&adaptor->grants);
+	mutex_init(&adaptor->bars_lock);
+	INIT_LIST_HEAD(&adaptor->bars);
+	xa_init(&adaptor->accounts);
 	mutex_init(&adaptor->assurance_lock);
 	xa_init(&adaptor->failed);
 	mutex_init(&adaptor->inventory_lock);
@@ -71,6 +79,7 @@ static struct ardma_adaptor *ardma_adaptor_create(struct pci_dev *pdev)
 	init_waitqueue_head(&adaptor->event_wait);
 	ardma_messages_create(adaptor);
 	ardma_queues_create(adaptor);
+	ardma_recovery_create(adaptor);
 
 	device_initialize(&adaptor->dev);
 	adaptor->dev.class = &ardma_class;
@@ -120,14 +129,16 @@ static int ardma_enable(struct ardma_adaptor *adaptor)
 	}
 	dma_set_max_seg_size(&pdev->dev, UINT_MAX);
 
-	/* A kernel before this one may have left windows; they go before the adaptor may use DMA. */
+	/*
+	 * A kernel before this one may have left windows; they go before the adaptor may use DMA,
+	 * which ardma_start() allows.
+	 */
 	down_write(&adaptor->gate);
 	if (!ardma_reset_function(adaptor))
 		ret = dev_err_probe(&pdev->dev, -EIO, "a reset is not confirmed\n");
 	up_write(&adaptor->gate);
 	if (ret)
 		goto err_unmap;
-	pci_set_master(pdev);
 	return 0;
 
 err_unmap:
@@ -146,6 +157,8 @@ static void ardma_disable(struct ardma_adaptor *adaptor)
 	pci_iounmap(pdev, adaptor->registers);
 	pci_release_selected_regions(pdev, ARDMA_BARS);
 	pci_disable_device(pdev);
+	kfree(adaptor->config);
+	adaptor->config = NULL;
 }
 
 static int ardma_interrupt_create(struct ardma_adaptor *adaptor)
@@ -208,16 +221,23 @@ static void ardma_interrupt_destroy(struct ardma_adaptor *adaptor)
 	free_irq(adaptor->irq, adaptor);
 	cancel_work_sync(&adaptor->message_work);
 	cancel_work_sync(&adaptor->queue_work);
+	cancel_delayed_work_sync(&adaptor->settle_work);
 	pci_free_irq_vectors(adaptor->pdev);
 }
 
-/* Has the adaptor let go of all memory; how much of it there is that it did not. */
-static unsigned int ardma_memory_withdraw(struct ardma_adaptor *adaptor)
+/*
+ * Has the adaptor forget everything, and other nodes see that what they had here is gone. Messages
+ * that came before are in their rings. Where it does not confirm that, it may at least use no DMA.
+ */
+static void ardma_quiesce(struct ardma_adaptor *adaptor)
 {
-	unsigned int left = ardma_grants_withdraw(adaptor);
-
-	left += ardma_queues_withdraw(adaptor);
-	return left + ardma_registrations_withdraw(adaptor);
+	if (!ardma_verify(adaptor))
+		ardma_messages_withdraw(adaptor);
+	if (!ardma_reset_function(adaptor)) {
+		dev_err(&adaptor->pdev->dev, "a reset is not confirmed\n");
+		WRITE_ONCE(adaptor->health, ARDMA_SILENT);
+		pci_clear_master(adaptor->pdev);
+	}
 }
 
 /*
@@ -230,13 +250,11 @@ static void ardma_stop(struct ardma_adaptor *adaptor)
 	if (!adaptor->gone) {
 		WRITE_ONCE(adaptor->gone, true);
 		ardma_zap_mappings(adaptor);
-		if (ardma_memory_withdraw(adaptor) || adaptor->broken)
-			ardma_reset_function(adaptor);
+		ardma_quiesce(adaptor);
 		ardma_grants_forget(adaptor);
 		ardma_queues_forget(adaptor);
 		ardma_registrations_forget(adaptor);
-		ardma_messages_withdraw(adaptor);
-		ardma_write32(adaptor, ARDMA_REG_EVENT_ENABLE, 0);
+		ardma_messages_lost(adaptor);
 	}
 	up_write(&adaptor->gate);
 	wake_up_all(&adaptor->event_wait);
@@ -269,6 +287,7 @@ static int ardma_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	if (ret)
 		goto err_interrupt;
 	pci_set_drvdata(pdev, adaptor);
+	ardma_config_keep(adaptor);
 
 	ret = ardma_bus_watch(adaptor);
 	if (ret)
@@ -324,6 +343,8 @@ static void ardma_reset_prepare(struct pci_dev *pdev)
 	down_write(&adaptor->gate);
 	ardma_zap_mappings(adaptor);
 	disable_irq(adaptor->irq);
+	/* What is saved now is what the function has after the reset. */
+	ardma_config_restore(adaptor);
 }
 
 static void ardma_reset_done(struct pci_dev *pdev)
@@ -331,8 +352,8 @@ static void ardma_reset_done(struct pci_dev *pdev)
 	struct ardma_adaptor *adaptor = pci_get_drvdata(pdev);
 
 	enable_irq(adaptor->irq);
-	if (!adaptor->gone && ardma_start(adaptor))
-		adaptor->broken = true;
+	if (!adaptor->gone)
+		ardma_start(adaptor);
 	/* Before any access is possible: who has made one since can know that there was a reset. */
 	ardma_announce(adaptor, ARDMA_EVENT_RESET);
 	up_write(&adaptor->gate);
@@ -345,21 +366,18 @@ static const struct pci_error_handlers ardma_error_handlers = {
 
 /*
  * Nothing may land in memory that is being saved or that sleeps: the windows go, and their owners
- * are told.
+ * are told. An adaptor that does not confirm it keeps nobody awake: its memory stays pinned.
  */
 static int ardma_suspend(struct device *dev)
 {
 	struct ardma_adaptor *adaptor = dev_get_drvdata(dev);
-	int ret = 0;
 
 	down_write(&adaptor->gate);
-	if (!adaptor->gone && ardma_memory_withdraw(adaptor))
-		ret = -EBUSY;
 	if (!adaptor->gone)
-		ardma_messages_withdraw(adaptor);
+		ardma_quiesce(adaptor);
 	up_write(&adaptor->gate);
 	ardma_announce(adaptor, ARDMA_EVENT_RESET);
-	return ret;
+	return 0;
 }
 
 static int ardma_resume(struct device *dev)
@@ -367,8 +385,8 @@ static int ardma_resume(struct device *dev)
 	struct ardma_adaptor *adaptor = dev_get_drvdata(dev);
 
 	down_write(&adaptor->gate);
-	if (!adaptor->gone && ardma_start(adaptor))
-		adaptor->broken = true;
+	if (!adaptor->gone)
+		ardma_start(adaptor);
 	up_write(&adaptor->gate);
 	return 0;
 }

@@ -3,6 +3,8 @@
  * User memory for a window or for the engine: pinned for long and charged to its process, mapped for DMA, and
  * described as a list of runs of bus addresses.
  */
+#include <linux/dma-map-ops.h>
+#include <linux/iommu.h>
 #include <linux/mm.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
@@ -31,11 +33,46 @@ struct ardma_list_contents {
 };
 
 static_assert(sizeof(struct ardma_list_contents) == ARDMA_LIST_PAGE_SIZE);
+static_assert(ARDMA_LIST_PAGE_SIZE <= PAGE_SIZE);
 
-struct ardma_list_page {
-	struct ardma_list_contents *contents;
-	dma_addr_t bus;
-};
+/* A page, all zero. */
+int ardma_page_create(struct ardma_adaptor *adaptor, struct ardma_page *page)
+{
+	struct device *dev = &adaptor->pdev->dev;
+
+	page->contents = (void *)get_zeroed_page(GFP_KERNEL_ACCOUNT);
+	if (!page->contents)
+		return -ENOMEM;
+	page->bus = dma_map_single(dev, page->contents, PAGE_SIZE, DMA_BIDIRECTIONAL);
+	if (!dma_mapping_error(dev, page->bus))
+		return 0;
+	free_page((unsigned long)page->contents);
+	page->contents = NULL;
+	return -ENOMEM;
+}
+
+/* To be kept is memory that the adaptor may still reach: nobody gets it any more. */
+void ardma_page_destroy(struct ardma_adaptor *adaptor, struct ardma_page *page, bool keep)
+{
+	if (!page->contents)
+		return;
+	dma_unmap_single(&adaptor->pdev->dev, page->bus, PAGE_SIZE, DMA_BIDIRECTIONAL);
+	if (!keep)
+		free_page((unsigned long)page->contents);
+	page->contents = NULL;
+}
+
+/* After this kernel wrote to it. */
+void ardma_page_to_device(struct ardma_adaptor *adaptor, const struct ardma_page *page)
+{
+	dma_sync_single_for_device(&adaptor->pdev->dev, page->bus, PAGE_SIZE, DMA_BIDIRECTIONAL);
+}
+
+/* Before this kernel reads what the adaptor wrote to it. */
+void ardma_page_to_cpu(struct ardma_adaptor *adaptor, const struct ardma_page *page)
+{
+	dma_sync_single_for_cpu(&adaptor->pdev->dev, page->bus, PAGE_SIZE, DMA_BIDIRECTIONAL);
+}
 
 /* Charges this process; 0, or -ENOMEM beyond what it may lock. */
 static int ardma_memory_charge(struct ardma_memory *memory)
@@ -148,10 +185,35 @@ void ardma_memory_unpin(struct ardma_memory *memory)
 	ardma_memory_uncharge(memory);
 }
 
+/*
+ * Lets go of memory that the adaptor may still reach. The pages stay pinned for good; without its
+ * mapping an IOMMU, if there is one, keeps the adaptor out of them.
+ */
+void ardma_memory_abandon(struct ardma_adaptor *adaptor, struct ardma_memory *memory)
+{
+	ardma_memory_unmap(adaptor, memory);
+	sg_free_table(&memory->pages);
+	mmdrop(memory->mm);
+	memory->mm = NULL;
+}
+
 /* What an IOMMU, if there is one, lets the adaptor do. */
 static enum dma_data_direction ardma_memory_direction(const struct ardma_memory *memory)
 {
 	return memory->writable ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE;
+}
+
+/*
+ * Whether the kernel has put a copy between this piece and the adaptor. Behind an IOMMU pieces say
+ * so themselves; dma_need_sync() is true of all of them there where the kernel debugs DMA.
+ */
+static bool ardma_is_copied(struct device *dev, struct scatterlist *sg)
+{
+	struct iommu_domain *domain = iommu_get_domain_for_dev(dev);
+
+	if (domain && (domain->type & __IOMMU_DOMAIN_PAGING))
+		return !dev_is_dma_coherent(dev) || sg_dma_is_swiotlb(sg);
+	return dma_need_sync(dev, sg_dma_address(sg));
 }
 
 /* Maps pinned memory for DMA. Refuses where the kernel would put copies in between. */
@@ -168,7 +230,7 @@ int ardma_memory_map(struct ardma_adaptor *adaptor, struct ardma_memory *memory)
 		return ret;
 	memory->mapped = true;
 	for_each_sgtable_dma_sg(&memory->pages, sg, i) {
-		if (dma_need_sync(dev, sg_dma_address(sg)) ||
+		if (ardma_is_copied(dev, sg) ||
 		    !IS_ALIGNED(sg_dma_address(sg) | sg_dma_len(sg), ARDMA_MEMORY_GRAIN)) {
 			dev_err_ratelimited(dev,
 					    "memory refused: DMA of this guest goes through copies\n");
@@ -189,8 +251,8 @@ void ardma_memory_unmap(struct ardma_adaptor *adaptor, struct ardma_memory *memo
 
 static void ardma_put_run(struct ardma_run_list *list, u32 index, u64 address, u64 length)
 {
-	struct ardma_list_page *page = &list->pages[index / ARDMA_LIST_PAGE_RUNS];
-	struct ardma_run *run = &page->contents->runs[index % ARDMA_LIST_PAGE_RUNS];
+	struct ardma_list_contents *contents = list->pages[index / ARDMA_LIST_PAGE_RUNS].contents;
+	struct ardma_run *run = &contents->runs[index % ARDMA_LIST_PAGE_RUNS];
 
 	run->address = cpu_to_le64(address);
 	run->length = cpu_to_le64(length);
@@ -232,26 +294,36 @@ static u32 ardma_walk_runs(struct ardma_memory *memory, u64 start, u64 size,
 /* Empty pages for run_count runs. */
 static int ardma_run_list_allocate(struct ardma_adaptor *adaptor, struct ardma_run_list *list)
 {
-	struct ardma_list_page *page;
+	struct ardma_list_contents *contents;
 	u32 i;
+	int ret;
 
 	list->page_count = DIV_ROUND_UP(list->run_count, ARDMA_LIST_PAGE_RUNS);
 	list->pages = kvcalloc(list->page_count, sizeof(*list->pages), GFP_KERNEL_ACCOUNT);
 	if (!list->pages)
 		return -ENOMEM;
 	for (i = 0; i < list->page_count; i++) {
-		page = &list->pages[i];
-		/* Coherent memory comes zeroed, and aligned to its size. */
-		page->contents = dma_alloc_coherent(&adaptor->pdev->dev, ARDMA_LIST_PAGE_SIZE,
-						    &page->bus, GFP_KERNEL);
-		if (!page->contents) {
-			ardma_run_list_destroy(adaptor, list);
-			return -ENOMEM;
+		ret = ardma_page_create(adaptor, &list->pages[i]);
+		if (ret) {
+			ardma_run_list_destroy(adaptor, list, false);
+			return ret;
 		}
-		if (i)
-			list->pages[i - 1].contents->next = cpu_to_le64(page->bus);
+		if (!i)
+			continue;
+		contents = list->pages[i - 1].contents;
+		contents->next = cpu_to_le64(list->pages[i].bus);
 	}
 	return 0;
+}
+
+/* The list is complete. */
+static void ardma_run_list_to_device(struct ardma_adaptor *adaptor,
+				     const struct ardma_run_list *list)
+{
+	u32 i;
+
+	for (i = 0; i < list->page_count; i++)
+		ardma_page_to_device(adaptor, &list->pages[i]);
 }
 
 /* The runs of a part of mapped memory. */
@@ -262,9 +334,11 @@ int ardma_run_list_create_part(struct ardma_adaptor *adaptor, struct ardma_memor
 
 	list->run_count = ardma_walk_runs(memory, start, length, NULL);
 	ret = ardma_run_list_allocate(adaptor, list);
-	if (!ret)
-		ardma_walk_runs(memory, start, length, list);
-	return ret;
+	if (ret)
+		return ret;
+	ardma_walk_runs(memory, start, length, list);
+	ardma_run_list_to_device(adaptor, list);
+	return 0;
 }
 
 int ardma_run_list_create(struct ardma_adaptor *adaptor, struct ardma_memory *memory,
@@ -282,22 +356,22 @@ int ardma_run_list_create_one(struct ardma_adaptor *adaptor, u64 address, u64 le
 
 	list->run_count = 1;
 	ret = ardma_run_list_allocate(adaptor, list);
-	if (!ret)
-		ardma_put_run(list, 0, address, length);
-	return ret;
+	if (ret)
+		return ret;
+	ardma_put_run(list, 0, address, length);
+	ardma_run_list_to_device(adaptor, list);
+	return 0;
 }
 
-/* Also for a list that is already destroyed. */
-void ardma_run_list_destroy(struct ardma_adaptor *adaptor, struct ardma_run_list *list)
+/* Also for a list that is already destroyed. Its pages are kept as in ardma_page_destroy(). */
+void ardma_run_list_destroy(struct ardma_adaptor *adaptor, struct ardma_run_list *list, bool keep)
 {
-	struct ardma_list_page *page = list->pages;
 	u32 i;
 
-	if (!page)
+	if (!list->pages)
 		return;
-	for (i = 0; i < list->page_count && page->contents; i++, page++)
-		dma_free_coherent(&adaptor->pdev->dev, ARDMA_LIST_PAGE_SIZE, page->contents,
-				  page->bus);
+	for (i = 0; i < list->page_count; i++)
+		ardma_page_destroy(adaptor, &list->pages[i], keep);
 	kvfree(list->pages);
 	list->pages = NULL;
 }

@@ -8,6 +8,7 @@
  * which is the most that can come before that.
  */
 #include <linux/anon_inodes.h>
+#include <linux/bitops.h>
 #include <linux/interrupt.h>
 #include <linux/log2.h>
 #include <linux/moduleparam.h>
@@ -34,6 +35,7 @@ MODULE_PARM_DESC(message_coalesce_us,
 /* A file of ARDMA_IOC_LISTEN. All but the constant fields under message_lock. */
 struct ardma_listener {
 	struct ardma_adaptor *adaptor;		/* holds a reference of its device */
+	struct ardma_account *account;
 	u64 doorbells;
 	u64 nodes[4];
 	u64 masked;				/* of the doorbells */
@@ -75,16 +77,15 @@ static void ardma_write_controls(struct ardma_listener *listener)
 	}
 }
 
-/* Opens the doorbells to the listener's nodes, or closes them. */
-static void ardma_write_nodes(struct ardma_listener *listener, bool open)
+/* Opens the doorbell to the listener's nodes, or closes it. */
+static void ardma_write_nodes(struct ardma_listener *listener, unsigned int doorbell, bool open)
 {
-	unsigned int i, word;
+	u32 nodes = ardma_doorbell_entry(doorbell) + ARDMA_DOORBELL_NODES;
+	unsigned int word;
 
-	for (i = 0; i < ARDMA_DOORBELLS; i++)
-		for (word = 0; word < 4 && (listener->doorbells & BIT_ULL(i)); word++)
-			ardma_write64(listener->adaptor,
-				      ardma_doorbell_entry(i) + ARDMA_DOORBELL_NODES + word * 8,
-				      open ? listener->nodes[word] : 0);
+	for (word = 0; word < ARRAY_SIZE(listener->nodes); word++)
+		ardma_write64(listener->adaptor, nodes + word * 8,
+			      open ? listener->nodes[word] : 0);
 }
 
 static void ardma_hold(struct ardma_listener *listener, bool hold)
@@ -136,6 +137,7 @@ static bool ardma_drain(struct ardma_adaptor *adaptor)
 		listener = adaptor->listeners[array_index_nospec(message.doorbell, ARDMA_DOORBELLS)];
 		if (listener)
 			ardma_put(listener, &message);
+		cond_resched();
 	}
 	return true;
 }
@@ -170,6 +172,13 @@ void ardma_messages_create(struct ardma_adaptor *adaptor)
 	INIT_WORK(&adaptor->message_work, ardma_message_work);
 }
 
+/* A doorbell is nobody's again. */
+static void ardma_listener_forget(struct ardma_adaptor *adaptor, unsigned int doorbell)
+{
+	adaptor->listeners[doorbell]->account->doorbells--;
+	adaptor->listeners[doorbell] = NULL;
+}
+
 /* The doorbells are closed: whoever listens to one is told. */
 static void ardma_forget_listeners(struct ardma_adaptor *adaptor)
 {
@@ -180,7 +189,7 @@ static void ardma_forget_listeners(struct ardma_adaptor *adaptor)
 
 		if (!listener)
 			continue;
-		adaptor->listeners[i] = NULL;
+		ardma_listener_forget(adaptor, i);
 		WRITE_ONCE(listener->lost, true);
 		wake_up_all(&listener->wait);
 	}
@@ -205,7 +214,7 @@ void ardma_messages_withdraw(struct ardma_adaptor *adaptor)
 	mutex_lock(&adaptor->message_lock);
 	for (i = 0; i < ARDMA_DOORBELLS; i++)
 		if (adaptor->listeners[i])
-			ardma_write_nodes(adaptor->listeners[i], false);
+			ardma_write_nodes(adaptor->listeners[i], i, false);
 	/* No more than the queue holds is in it now. */
 	ardma_drain(adaptor);
 	ardma_forget_listeners(adaptor);
@@ -216,24 +225,28 @@ void ardma_messages_withdraw(struct ardma_adaptor *adaptor)
 static int ardma_listener_open(struct ardma_listener *listener)
 {
 	struct ardma_adaptor *adaptor = listener->adaptor;
-	int ret = 0;
+	unsigned int count = hweight64(listener->doorbells);
 	unsigned int i;
+	int ret;
 
 	mutex_lock(&adaptor->message_lock);
+	ret = ardma_account_check(listener->account->doorbells, count, ARDMA_DOORBELLS);
 	for (i = 0; i < ARDMA_DOORBELLS; i++)
 		if ((listener->doorbells & BIT_ULL(i)) && adaptor->listeners[i])
 			ret = -EBUSY;
-	if (!ret && !ardma_answers(adaptor))
-		ret = -EIO;
+	ret = ret ?: ardma_verify(adaptor);
 	if (ret)
 		goto out;
+	listener->account->doorbells += count;
 	for (i = 0; i < ARDMA_DOORBELLS; i++)
 		if (listener->doorbells & BIT_ULL(i))
 			adaptor->listeners[i] = listener;
 	ardma_write32(adaptor, ARDMA_REG_MESSAGE_COALESCE_COUNT, READ_ONCE(message_coalesce_count));
 	ardma_write32(adaptor, ARDMA_REG_MESSAGE_COALESCE_TIME, READ_ONCE(message_coalesce_us));
 	ardma_write_controls(listener);
-	ardma_write_nodes(listener, true);
+	for (i = 0; i < ARDMA_DOORBELLS; i++)
+		if (listener->doorbells & BIT_ULL(i))
+			ardma_write_nodes(listener, i, true);
 	/* The doorbells are open when the program knows of it. */
 	ardma_answers(adaptor);
 out:
@@ -248,15 +261,17 @@ static void ardma_listener_close(struct ardma_listener *listener)
 	unsigned int i;
 
 	/* A listener of an adaptor that is gone is lost, and has none. */
-	if (ardma_enter(adaptor))
+	if (ardma_enter_always(adaptor))
 		return;
 	mutex_lock(&adaptor->message_lock);
 	if (!listener->lost) {
-		ardma_write_nodes(listener, false);
+		for (i = 0; i < ARDMA_DOORBELLS; i++)
+			if (listener->doorbells & BIT_ULL(i))
+				ardma_write_nodes(listener, i, false);
 		ardma_drain(adaptor);
 		for (i = 0; i < ARDMA_DOORBELLS; i++)
 			if (listener->doorbells & BIT_ULL(i))
-				adaptor->listeners[i] = NULL;
+				ardma_listener_forget(adaptor, i);
 	}
 	mutex_unlock(&adaptor->message_lock);
 	ardma_leave(adaptor);
@@ -286,11 +301,13 @@ static int ardma_listener_look(struct ardma_listener *listener)
 {
 	struct ardma_adaptor *adaptor = listener->adaptor;
 	u32 fill = ardma_fill(listener);
+	int ret;
 
 	if (fill)
 		return fill;
-	if (ardma_enter(adaptor))
-		return ardma_fill(listener) ?: -ENODEV;
+	ret = ardma_enter(adaptor);
+	if (ret)
+		return ardma_fill(listener) ?: ret;
 	mutex_lock(&adaptor->message_lock);
 	if (!listener->lost && ardma_drain(adaptor))
 		schedule_work(&adaptor->message_work);
@@ -307,7 +324,7 @@ static void ardma_listener_consume(struct ardma_listener *listener, u32 count)
 	bool entered;
 
 	/* Without the gate nothing is held any more either. */
-	entered = !ardma_enter(adaptor);
+	entered = !ardma_enter_always(adaptor);
 	mutex_lock(&adaptor->message_lock);
 	WRITE_ONCE(listener->tail, listener->tail + count);
 	if (entered && ardma_fill(listener) <= adaptor->message_limit / 2)
@@ -450,6 +467,7 @@ int ardma_listen(struct ardma_file *file, const struct ardma_listen *argument)
 	if (!listener)
 		return -ENOMEM;
 	listener->adaptor = adaptor;
+	listener->account = file->account;
 	get_device(&adaptor->dev);
 	listener->doorbells = argument->doorbells;
 	memcpy(listener->nodes, argument->nodes, sizeof(listener->nodes));

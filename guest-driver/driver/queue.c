@@ -25,7 +25,8 @@ static_assert(PAGE_SHIFT == ARDMA_DOORBELL_PAGE_LOG2);
 /* A queue that the adaptor has, or had. All but what is constant under command_lock. */
 struct ardma_queue {
 	struct list_head entry;			/* in adaptor->queues */
-	struct ardma_file *file;		/* whose it is; NULL when that is closed */
+	struct ardma_file *file;		/* whose it is; NULL: nobody's, to be withdrawn */
+	struct ardma_account *account;
 	struct ardma_registration *registration; /* with its rings */
 	struct eventfd_ctx *event;		/* or NULL */
 	u64 doorbell;				/* its page's offset for mmap() */
@@ -81,12 +82,58 @@ static void ardma_queue_release(struct ardma_adaptor *adaptor, struct ardma_queu
 		eventfd_signal(queue->event);
 }
 
+/* One that is in no list. */
 static void ardma_queue_free(struct ardma_queue *queue)
 {
 	if (queue->event)
 		eventfd_ctx_put(queue->event);
-	list_del(&queue->entry);
 	kfree(queue);
+}
+
+/* From here on it is the list's, and counts as its user's. */
+static void ardma_queue_add(struct ardma_adaptor *adaptor, struct ardma_queue *queue)
+{
+	queue->account = queue->file->account;
+	queue->account->queues++;
+	queue->registration->users++;
+	list_add_tail(&queue->entry, &adaptor->queues);
+}
+
+/* The opposite. */
+static void ardma_queue_drop(struct ardma_queue *queue)
+{
+	queue->account->queues--;
+	list_del(&queue->entry);
+	ardma_queue_free(queue);
+}
+
+/* The end of CREATE_QUEUE. Without a queue there is no number that could be hidden. */
+static void ardma_queue_created(struct ardma_adaptor *adaptor, void *object, int ret, u64 result)
+{
+	struct ardma_queue *queue = object;
+
+	queue->number = result;
+	if (!ret)
+		return;
+	queue->registration->users--;
+	queue->lost = true;
+}
+
+/* The end of DESTROY_QUEUE. A queue that the adaptor does not have is as good as destroyed. */
+static void ardma_queue_destroyed(struct ardma_adaptor *adaptor, void *object, int ret, u64 result)
+{
+	if (!ret || ret == -ENOENT)
+		ardma_queue_release(adaptor, object);
+}
+
+/* Has the adaptor destroy the queue; on an error it stays, but without its doorbell page. */
+static int ardma_queue_withdraw(struct ardma_adaptor *adaptor, struct ardma_queue *queue)
+{
+	int ret;
+
+	ardma_queue_hide(adaptor, queue);
+	ret = ardma_command_destroy_queue(adaptor, queue->number, queue, ardma_queue_destroyed);
+	return ret == -ENOENT ? -ESTALE : ret;
 }
 
 static int ardma_check_rings(const struct ardma_create_queue *argument, u64 length)
@@ -106,15 +153,13 @@ static int ardma_check_rings(const struct ardma_create_queue *argument, u64 leng
 	return 0;
 }
 
-/* Under command_lock, which keeps the memory registered. Where *kept is set the queue is in the list. */
-static int ardma_queue_make(struct ardma_queue *queue, struct ardma_create_queue *argument, bool *kept)
+/* Under command_lock: whether the queue may be made, and of which memory. */
+static int ardma_queue_check(struct ardma_queue *queue, const struct ardma_create_queue *argument)
 {
 	struct ardma_file *file = queue->file;
-	struct ardma_adaptor *adaptor = file->adaptor;
 	struct ardma_registration *registration = ardma_registration_find(file, argument->key);
 	int ret;
 
-	*kept = false;
 	if (!registration)
 		return -ENOENT;
 	if (registration->lost)
@@ -122,25 +167,53 @@ static int ardma_queue_make(struct ardma_queue *queue, struct ardma_create_queue
 	ret = ardma_check_rings(argument, registration->length);
 	if (ret)
 		return ret;
-	ret = ardma_command_create_queue(adaptor, registration->domain, argument, &queue->number);
-	if (ret && !adaptor->broken)
-		return ret;
-
-	*kept = true;
 	queue->registration = registration;
-	registration->users++;
-	list_add_tail(&queue->entry, &adaptor->queues);
-	/* The adaptor may have a queue that nobody knows. */
-	if (ret) {
-		queue->file = NULL;
-		return ret;
-	}
+	return ardma_account_check(file->account->queues, 1,
+				   file->adaptor->node_count * ARDMA_QUEUES_PER_NODE);
+}
+
+/* Lets its doorbell page be mapped, and its interrupts be told. */
+static int ardma_queue_show(struct ardma_adaptor *adaptor, struct ardma_queue *queue)
+{
+	int ret;
+
 	queue->doorbell = ardma_doorbell_offset(queue->number);
 	mutex_lock(&adaptor->doorbell_lock);
 	ret = xa_err(xa_store(&adaptor->live_queues, queue->number, queue, GFP_KERNEL));
 	mutex_unlock(&adaptor->doorbell_lock);
-	argument->queue = queue->number;
-	argument->doorbell = queue->doorbell;
+	/* Without memory for its number nothing could be done with it. */
+	if (ret)
+		ardma_queue_withdraw(adaptor, queue);
+	return ret;
+}
+
+/*
+ * Under command_lock, which keeps the memory registered. The queue is the list's then, or gone:
+ * where an error leaves open whether the adaptor has it, it becomes nobody's.
+ */
+static int ardma_queue_make(struct ardma_queue *queue, struct ardma_create_queue *argument)
+{
+	struct ardma_adaptor *adaptor = queue->file->adaptor;
+	int ret;
+
+	ret = ardma_queue_check(queue, argument);
+	if (ret) {
+		ardma_queue_free(queue);
+		return ret;
+	}
+	ardma_queue_add(adaptor, queue);
+	ret = ardma_command_create_queue(adaptor, queue->registration->domain, argument, queue,
+					 ardma_queue_created);
+	if (!ret)
+		ret = ardma_queue_show(adaptor, queue);
+	if (!ret) {
+		argument->queue = queue->number;
+		argument->doorbell = queue->doorbell;
+	} else if (queue->lost) {
+		ardma_queue_drop(queue);
+	} else {
+		queue->file = NULL;
+	}
 	return ret;
 }
 
@@ -148,7 +221,6 @@ int ardma_create_queue(struct ardma_file *file, struct ardma_create_queue *argum
 {
 	struct ardma_adaptor *adaptor = file->adaptor;
 	struct ardma_queue *queue;
-	bool kept = false;
 	int ret;
 
 	if (argument->queue || argument->doorbell)
@@ -165,40 +237,15 @@ int ardma_create_queue(struct ardma_file *file, struct ardma_create_queue *argum
 			goto err_free;
 		}
 	}
-	ret = ardma_enter(adaptor);
+	ret = ardma_command_enter(adaptor);
 	if (ret)
 		goto err_free;
-	mutex_lock(&adaptor->command_lock);
-	ret = ardma_queue_make(queue, argument, &kept);
-	mutex_unlock(&adaptor->command_lock);
-	ardma_leave(adaptor);
-	if (kept) {
-		/* Without memory for its number nothing could be done with it. */
-		if (ret == -ENOMEM)
-			ardma_destroy_queue(file, queue->doorbell);
-		return ret;
-	}
+	ret = ardma_queue_make(queue, argument);
+	ardma_command_leave(adaptor);
+	return ret;
 
 err_free:
-	if (queue->event)
-		eventfd_ctx_put(queue->event);
-	kfree(queue);
-	return ret;
-}
-
-/* Has the adaptor destroy the queue; on an error it stays, but without its doorbell page. */
-static int ardma_queue_withdraw(struct ardma_adaptor *adaptor, struct ardma_queue *queue)
-{
-	int ret;
-
-	ardma_queue_hide(adaptor, queue);
-	ret = ardma_command_destroy_queue(adaptor, queue->number);
-	/* A queue that the adaptor does not have is as good as destroyed. */
-	if (ret == -ENOENT)
-		ret = -ESTALE;
-	if (ret && ret != -ESTALE)
-		return ret;
-	ardma_queue_release(adaptor, queue);
+	ardma_queue_free(queue);
 	return ret;
 }
 
@@ -218,10 +265,9 @@ int ardma_destroy_queue(struct ardma_file *file, u64 doorbell)
 	struct ardma_queue *queue;
 	int ret;
 
-	ret = ardma_enter(adaptor);
+	ret = ardma_command_enter(adaptor);
 	if (ret)
 		return ret;
-	mutex_lock(&adaptor->command_lock);
 	queue = ardma_queue_find(file, doorbell);
 	if (!queue)
 		ret = -ENOENT;
@@ -230,51 +276,43 @@ int ardma_destroy_queue(struct ardma_file *file, u64 doorbell)
 	else
 		ret = ardma_queue_withdraw(adaptor, queue);
 	if (queue && queue->lost)
-		ardma_queue_free(queue);
-	mutex_unlock(&adaptor->command_lock);
-	ardma_leave(adaptor);
+		ardma_queue_drop(queue);
+	ardma_command_leave(adaptor);
 	return ret;
 }
 
-/* Destroys a file's queues as it is closed. Those that the adaptor does not let go of become orphans. */
-void ardma_queues_close(struct ardma_file *file)
+/* As ardma_grants_withdraw(). */
+int ardma_queues_withdraw(struct ardma_adaptor *adaptor, struct ardma_file *file)
 {
-	struct ardma_adaptor *adaptor = file->adaptor;
-	struct ardma_queue *queue, *next;
+	struct ardma_queue *queue;
+	int ret = 0;
 
-	lockdep_assert_held(&adaptor->gate);
+	lockdep_assert_held(&adaptor->command_lock);
 
-	mutex_lock(&adaptor->command_lock);
-	list_for_each_entry_safe(queue, next, &adaptor->queues, entry) {
+	list_for_each_entry(queue, &adaptor->queues, entry) {
 		if (queue->file != file)
 			continue;
 		if (!queue->lost)
-			ardma_queue_withdraw(adaptor, queue);
-		if (queue->lost)
-			ardma_queue_free(queue);
-		else
-			queue->file = NULL;
+			ret = ardma_queue_withdraw(adaptor, queue);
+		queue->file = NULL;
+		if (!queue->lost)
+			return file ? 2 : ret;
+		ardma_queue_drop(queue);
+		return 1;
 	}
-	mutex_unlock(&adaptor->command_lock);
+	return 0;
 }
 
-/* Destroys every queue, the lost ones' records stay; how many the adaptor did not let go of. */
-unsigned int ardma_queues_withdraw(struct ardma_adaptor *adaptor)
+/* Whoever waits for a queue is to look whether it is still there. */
+void ardma_queues_wake(struct ardma_adaptor *adaptor)
 {
 	struct ardma_queue *queue;
-	unsigned int left = 0;
-
-	lockdep_assert_held_write(&adaptor->gate);
 
 	mutex_lock(&adaptor->command_lock);
-	list_for_each_entry(queue, &adaptor->queues, entry) {
-		if (!queue->lost)
-			ardma_queue_withdraw(adaptor, queue);
-		if (!queue->lost)
-			left++;
-	}
+	list_for_each_entry(queue, &adaptor->queues, entry)
+		if (queue->event)
+			eventfd_signal(queue->event);
 	mutex_unlock(&adaptor->command_lock);
-	return left;
 }
 
 /* The adaptor began a new life, in which it has no queue. */
@@ -289,7 +327,7 @@ void ardma_queues_lost(struct ardma_adaptor *adaptor)
 		if (!queue->lost)
 			ardma_queue_release(adaptor, queue);
 		if (!queue->file)
-			ardma_queue_free(queue);
+			ardma_queue_drop(queue);
 	}
 }
 
@@ -306,7 +344,7 @@ void ardma_queues_forget(struct ardma_adaptor *adaptor)
 			ardma_queue_hide(adaptor, queue);
 		if (queue->event)
 			eventfd_signal(queue->event);
-		ardma_queue_free(queue);
+		ardma_queue_drop(queue);
 	}
 	mutex_unlock(&adaptor->command_lock);
 }
@@ -332,6 +370,7 @@ static void ardma_queue_work(struct work_struct *work)
 		queue = xa_load(&adaptor->live_queues, number);
 		if (queue && queue->event)
 			eventfd_signal(queue->event);
+		cond_resched();
 	}
 	mutex_unlock(&adaptor->doorbell_lock);
 	ardma_leave(adaptor);
@@ -373,6 +412,7 @@ static vm_fault_t ardma_doorbell_fault(struct vm_fault *vmf)
 	struct ardma_file *file = vma->vm_private_data;
 	struct ardma_adaptor *adaptor = file->adaptor;
 	u64 offset = (u64)vma->vm_pgoff << PAGE_SHIFT;
+	pgprot_t protection = vma->vm_page_prot;
 	phys_addr_t page;
 	vm_fault_t ret;
 
@@ -380,11 +420,14 @@ static vm_fault_t ardma_doorbell_fault(struct vm_fault *vmf)
 		return VM_FAULT_SIGBUS;
 	/* Held over the mapping: a queue that goes then finds the page mapped, and takes it away. */
 	mutex_lock(&adaptor->doorbell_lock);
-	if (ardma_doorbell_lives(file, offset))
+	if (ardma_doorbell_lives(file, offset)) {
 		page = ardma_doorbell_page(adaptor, ardma_doorbell_number(offset));
-	else
+		protection = pgprot_noncached(protection);
+	} else {
+		/* Memory, which is cached as all memory is. */
 		page = virt_to_phys((void *)file->sink);
-	ret = vmf_insert_pfn(vma, vma->vm_start, page >> PAGE_SHIFT);
+	}
+	ret = vmf_insert_pfn_prot(vma, vma->vm_start, page >> PAGE_SHIFT, protection);
 	mutex_unlock(&adaptor->doorbell_lock);
 	ardma_leave(adaptor);
 	return ret;
@@ -415,7 +458,6 @@ int ardma_doorbell_mmap(struct ardma_file *file, struct vm_area_struct *vma)
 		return ret;
 	/* A child of the process does not post. */
 	vm_flags_mod(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP | VM_DONTCOPY, VM_MAYEXEC);
-	vma->vm_page_prot = pgprot_noncached(vma->vm_page_prot);
 	vma->vm_private_data = file;
 	vma->vm_ops = &ardma_doorbell_operations;
 	return 0;

@@ -15,56 +15,102 @@
 static void ardma_registration_release(struct ardma_adaptor *adaptor,
 				       struct ardma_registration *registration)
 {
-	ardma_run_list_destroy(adaptor, &registration->list);
+	ardma_run_list_destroy(adaptor, &registration->list, false);
 	ardma_memory_unmap(adaptor, &registration->memory);
 	ardma_memory_unpin(&registration->memory);
 	registration->lost = true;
 }
 
-static void ardma_registration_free(struct ardma_registration *registration)
+/* From here on it is the list's, and counts as its user's. */
+static void ardma_registration_add(struct ardma_adaptor *adaptor,
+				   struct ardma_registration *registration)
 {
+	registration->account = registration->file->account;
+	registration->account->keys++;
+	list_add_tail(&registration->entry, &adaptor->registrations);
+}
+
+/* The opposite. */
+static void ardma_registration_drop(struct ardma_registration *registration)
+{
+	registration->account->keys--;
 	list_del(&registration->entry);
 	kfree(registration);
 }
 
+/* The end of REGISTER. */
+static void ardma_registration_registered(struct ardma_adaptor *adaptor, void *object, int ret,
+					  u64 result)
+{
+	struct ardma_registration *registration = object;
+
+	registration->key = result;
+	if (ret)
+		ardma_registration_release(adaptor, registration);
+	else
+		ardma_run_list_destroy(adaptor, &registration->list, false);
+}
+
+/* The end of DEREGISTER. A key that the adaptor does not have is as good as withdrawn. */
+static void ardma_registration_deregistered(struct ardma_adaptor *adaptor, void *object, int ret,
+					    u64 result)
+{
+	if (!ret || ret == -ENOENT)
+		ardma_registration_release(adaptor, object);
+}
+
 /*
- * Has the adaptor hold the memory. Where an error leaves open whether it does, the registration goes
- * into the list as an orphan, and *kept is set.
+ * Has the adaptor hold the memory, which is mapped, and sets its key. It is the list's then, or
+ * gone: where an error leaves open whether the adaptor has it, it becomes nobody's.
  */
-static int ardma_registration_make(struct ardma_adaptor *adaptor,
-				   struct ardma_registration *registration, bool *kept)
+static int ardma_registration_command(struct ardma_adaptor *adaptor,
+				      struct ardma_registration *registration, u32 *key)
 {
 	int ret;
 
-	*kept = false;
+	lockdep_assert_held(&adaptor->command_lock);
+
+	ardma_registration_add(adaptor, registration);
+	ret = ardma_command_register(adaptor, registration, ardma_registration_registered);
+	if (!ret)
+		*key = registration->key;
+	else if (registration->lost)
+		ardma_registration_drop(registration);
+	else
+		registration->file = NULL;
+	return ret;
+}
+
+/* The memory is pinned already. It is the list's then, or gone. */
+static int ardma_registration_make(struct ardma_adaptor *adaptor,
+				   struct ardma_registration *registration, u32 *key)
+{
+	int ret = ardma_enter(adaptor);
+
+	if (ret)
+		goto err_release;
 	ret = ardma_memory_map(adaptor, &registration->memory);
 	if (!ret)
 		ret = ardma_run_list_create(adaptor, &registration->memory, &registration->list);
+	if (!ret && mutex_lock_killable(&adaptor->command_lock))
+		ret = -EINTR;
 	if (ret)
 		goto err_unmap;
-
-	mutex_lock(&adaptor->command_lock);
-	if (adaptor->broken) {
-		ret = -EIO;
-		goto err_unlock;
+	ardma_command_reap(adaptor);
+	ret = ardma_account_check(registration->file->account->keys, 1, ARDMA_KEYS);
+	if (!ret) {
+		ret = ardma_registration_command(adaptor, registration, key);
+		ardma_command_leave(adaptor);
+		return ret;
 	}
-	ret = ardma_command_register(adaptor, registration);
-	if (ret && !adaptor->broken)
-		goto err_unlock;
-	if (ret)
-		registration->file = NULL;
-	else
-		ardma_run_list_destroy(adaptor, &registration->list);
-	list_add_tail(&registration->entry, &adaptor->registrations);
-	*kept = true;
-	mutex_unlock(&adaptor->command_lock);
-	return ret;
-
-err_unlock:
 	mutex_unlock(&adaptor->command_lock);
 err_unmap:
-	ardma_run_list_destroy(adaptor, &registration->list);
+	ardma_run_list_destroy(adaptor, &registration->list, false);
 	ardma_memory_unmap(adaptor, &registration->memory);
+	ardma_leave(adaptor);
+err_release:
+	ardma_registration_release(adaptor, registration);
+	kfree(registration);
 	return ret;
 }
 
@@ -73,7 +119,6 @@ int ardma_register(struct ardma_file *file, struct ardma_register *argument)
 	struct ardma_adaptor *adaptor = file->adaptor;
 	u64 offset = argument->address & (PAGE_SIZE - 1);
 	struct ardma_registration *registration;
-	bool kept;
 	int ret;
 
 	if (!argument->length || !argument->rights || (argument->rights & ~ARDMA_LOCAL_RIGHTS) ||
@@ -93,25 +138,13 @@ int ardma_register(struct ardma_file *file, struct ardma_register *argument)
 	registration->length = PAGE_ALIGN(offset + argument->length);
 	ret = ardma_memory_pin(&registration->memory, argument->address - offset,
 			       registration->length, argument->rights & ARDMA_LOCAL_WRITE);
-	if (ret)
-		goto err_free;
-
-	ret = ardma_enter(adaptor);
-	if (ret)
-		goto err_unpin;
-	ret = ardma_registration_make(adaptor, registration, &kept);
-	if (!ret) {
-		argument->offset = offset;
-		argument->key = registration->key;
-	}
-	ardma_leave(adaptor);
-	if (!ret || kept)
+	if (ret) {
+		kfree(registration);
 		return ret;
-
-err_unpin:
-	ardma_memory_unpin(&registration->memory);
-err_free:
-	kfree(registration);
+	}
+	ret = ardma_registration_make(adaptor, registration, &argument->key);
+	if (!ret)
+		argument->offset = offset;
 	return ret;
 }
 
@@ -140,14 +173,8 @@ static int ardma_registration_withdraw(struct ardma_adaptor *adaptor,
 
 	if (registration->users)
 		return -EBUSY;
-	ret = ardma_command_deregister(adaptor, registration);
-	/* A key that the adaptor does not have is as good as withdrawn. */
-	if (ret == -ENOENT)
-		ret = -ESTALE;
-	if (ret && ret != -ESTALE)
-		return ret;
-	ardma_registration_release(adaptor, registration);
-	return ret;
+	ret = ardma_command_deregister(adaptor, registration, ardma_registration_deregistered);
+	return ret == -ENOENT ? -ESTALE : ret;
 }
 
 int ardma_deregister(struct ardma_file *file, u32 key)
@@ -156,10 +183,9 @@ int ardma_deregister(struct ardma_file *file, u32 key)
 	struct ardma_registration *registration;
 	int ret;
 
-	ret = ardma_enter(adaptor);
+	ret = ardma_command_enter(adaptor);
 	if (ret)
 		return ret;
-	mutex_lock(&adaptor->command_lock);
 	registration = ardma_registration_find(file, key);
 	if (!registration)
 		ret = -ENOENT;
@@ -168,51 +194,31 @@ int ardma_deregister(struct ardma_file *file, u32 key)
 	else
 		ret = ardma_registration_withdraw(adaptor, registration);
 	if (registration && registration->lost)
-		ardma_registration_free(registration);
-	mutex_unlock(&adaptor->command_lock);
-	ardma_leave(adaptor);
+		ardma_registration_drop(registration);
+	ardma_command_leave(adaptor);
 	return ret;
 }
 
-/* Deregisters a file's memory as it is closed. What the adaptor does not let go of becomes an orphan. */
-void ardma_registrations_close(struct ardma_file *file)
+/* As ardma_grants_withdraw(). */
+int ardma_registrations_withdraw(struct ardma_adaptor *adaptor, struct ardma_file *file)
 {
-	struct ardma_adaptor *adaptor = file->adaptor;
-	struct ardma_registration *registration, *next;
+	struct ardma_registration *registration;
+	int ret = 0;
 
-	lockdep_assert_held(&adaptor->gate);
+	lockdep_assert_held(&adaptor->command_lock);
 
-	mutex_lock(&adaptor->command_lock);
-	list_for_each_entry_safe(registration, next, &adaptor->registrations, entry) {
+	list_for_each_entry(registration, &adaptor->registrations, entry) {
 		if (registration->file != file)
 			continue;
 		if (!registration->lost)
-			ardma_registration_withdraw(adaptor, registration);
-		if (registration->lost)
-			ardma_registration_free(registration);
-		else
-			registration->file = NULL;
-	}
-	mutex_unlock(&adaptor->command_lock);
-}
-
-/* Deregisters everything, the lost ones' records stay; how many the adaptor did not let go of. */
-unsigned int ardma_registrations_withdraw(struct ardma_adaptor *adaptor)
-{
-	struct ardma_registration *registration;
-	unsigned int left = 0;
-
-	lockdep_assert_held_write(&adaptor->gate);
-
-	mutex_lock(&adaptor->command_lock);
-	list_for_each_entry(registration, &adaptor->registrations, entry) {
+			ret = ardma_registration_withdraw(adaptor, registration);
+		registration->file = NULL;
 		if (!registration->lost)
-			ardma_registration_withdraw(adaptor, registration);
-		if (!registration->lost)
-			left++;
+			return file ? 2 : ret;
+		ardma_registration_drop(registration);
+		return 1;
 	}
-	mutex_unlock(&adaptor->command_lock);
-	return left;
+	return 0;
 }
 
 /* The adaptor began a new life, in which it has no key: gives all memory back. */
@@ -227,7 +233,7 @@ void ardma_registrations_lost(struct ardma_adaptor *adaptor)
 		if (!registration->lost)
 			ardma_registration_release(adaptor, registration);
 		if (!registration->file)
-			ardma_registration_free(registration);
+			ardma_registration_drop(registration);
 	}
 }
 
@@ -240,11 +246,14 @@ void ardma_registrations_forget(struct ardma_adaptor *adaptor)
 
 	mutex_lock(&adaptor->command_lock);
 	list_for_each_entry_safe(registration, next, &adaptor->registrations, entry) {
-		if (!registration->lost)
+		if (!registration->lost) {
 			dev_err(&adaptor->pdev->dev,
 				"%lu registered pages stay pinned: the adaptor did not let go\n",
 				registration->memory.page_count);
-		ardma_registration_free(registration);
+			ardma_run_list_destroy(adaptor, &registration->list, true);
+			ardma_memory_abandon(adaptor, &registration->memory);
+		}
+		ardma_registration_drop(registration);
 	}
 	mutex_unlock(&adaptor->command_lock);
 }

@@ -19,7 +19,9 @@
  *   ardma_close(device);
  *
  * Functions that make something return NULL where they fail, others a negative errno; ardma_error() then says in
- * words what was wrong, for this thread. Handles of different devices may be used by different threads at the same
+ * words what was wrong, for this thread. A child that fork() made has none of its parent's handles: functions
+ * that use one fail there with -ECHILD (or NULL), those that give one back end nothing of the parent's, and
+ * the child opens the device itself. Handles of different devices may be used by different threads at the same
  * time, a queue by one thread at a time.
  */
 #ifndef ARDMA_H
@@ -56,8 +58,8 @@ typedef struct ardma_queue ardma_queue;
 /* How an operation ended. */
 struct ardma_completion {
 	uint64_t cookie;
-	uint64_t bytes;		/* that were moved */
-	uint64_t former;	/* what the memory was before an atomic */
+	uint64_t bytes;		/* that were moved, counted from the first one */
+	uint64_t former;	/* what the memory was before an atomic; with code 0xc7 (PARTIAL) what failed */
 	uint32_t status;	/* 0: executed; else see ardma_explain() and the status word of docs/device.md */
 	uint32_t reserved;
 };

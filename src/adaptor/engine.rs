@@ -1,10 +1,8 @@
-//! The DMA engine among the units: its memory operations take turns with the master unit's, its transactions go to the mesh, and
-//! what fails of them to the error log.
+//! The DMA engine among the units: its memory operations take turns with the master unit's, and its transactions go to the mesh.
 
 use core::time::Duration;
 
 use super::channel::Channel;
-use super::dma::Failure;
 use super::function::event;
 use super::memory::MemoryOperation;
 use super::{Adaptor, Instant};
@@ -60,11 +58,6 @@ impl Adaptor {
         while let Some(request) = self.engine.poll_request() {
             has_run = true;
             self.mesh.submit(Channel::Bulk, request);
-        }
-        while let Some(failure) = self.engine.poll_failure() {
-            let Failure { place, len, direction, code } = failure;
-            self.target.log_failure(place, len, direction, code);
-            has_run = true;
         }
         if let Some(result) = self.engine.poll_order_done() {
             self.master.finish_order(result);

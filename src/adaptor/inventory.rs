@@ -9,7 +9,7 @@ use std::fmt;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::address::{NodeId, Space};
-use super::master::{Master, Window};
+use super::master::{Master, Rights, Window};
 use super::memory::Home;
 
 /// Bytes in an entry of a list.
@@ -82,7 +82,9 @@ impl Entry {
             (Home::Hosted(_), Space::Memory) => Kind::MemoryDevice,
             (Home::Hosted(_), Space::Io) => Kind::IoDevice,
         };
-        let rights = window.rights().bits() | u32::from(space == Space::Io) << 3;
+        // Atomic operations are about memory.
+        let atomic = window.rights().atomic && space == Space::Memory && window.home() != Home::Bus;
+        let rights = Rights { atomic, ..window.rights() }.bits() | u32::from(space == Space::Io) << 3;
         Self { kind: kind as u32, rights, offset, len: window.len(), name: window.name() }
     }
 

@@ -75,6 +75,17 @@ pub enum MemoryOperation {
         /// From where.
         segments: Vec<Segment>,
     },
+    /// Find out whether the segments can be read, or with `write` written. Nothing is copied or changed.
+    Touch {
+        /// Its name.
+        id: OperationId,
+        /// Whose addresses the segments are.
+        home: Home,
+        /// What is looked at.
+        segments: Vec<Segment>,
+        /// Whether they are to be written later.
+        write: bool,
+    },
     /// Copy `data` into the segments, one after the other; their lengths add up to its length.
     Write {
         /// Its name.
@@ -145,6 +156,7 @@ impl MemoryOperation {
     pub const fn id(&self) -> OperationId {
         match self {
             Self::Read { id, .. }
+            | Self::Touch { id, .. }
             | Self::Write { id, .. }
             | Self::Transfer { id, .. }
             | Self::Atomic { id, .. } => *id,
@@ -154,9 +166,10 @@ impl MemoryOperation {
     /// Where it goes, in order.
     pub fn segments(&self) -> &[Segment] {
         match self {
-            Self::Read { segments, .. } | Self::Write { segments, .. } | Self::Transfer { segments, .. } => {
-                segments
-            }
+            Self::Read { segments, .. }
+            | Self::Touch { segments, .. }
+            | Self::Write { segments, .. }
+            | Self::Transfer { segments, .. } => segments,
             Self::Atomic { segment, .. } => core::slice::from_ref(segment),
         }
     }
@@ -165,6 +178,7 @@ impl MemoryOperation {
     pub const fn home(&self) -> Home {
         match self {
             Self::Read { home, .. }
+            | Self::Touch { home, .. }
             | Self::Write { home, .. }
             | Self::Transfer { home, .. }
             | Self::Atomic { home, .. } => *home,
@@ -172,7 +186,7 @@ impl MemoryOperation {
     }
 }
 
-/// Why a memory operation was not executed.
+/// Why a memory operation was not executed, or, where it says so, not known to be executed whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemoryFault {
     /// No memory that the adaptor can reach is mapped there.
@@ -189,6 +203,8 @@ pub enum MemoryFault {
     Busy,
     /// Its pages are being brought in. Only a [`Load`] says so.
     Absent,
+    /// It failed in the midst: a part of it was done, or may have been.
+    Partial,
 }
 
 /// How a memory operation ended: the bytes read (empty for a write; of an atomic operation the former value), or why it was not executed.

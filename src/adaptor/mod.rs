@@ -171,8 +171,9 @@ impl Adaptor {
                 self.completions.push_back(Completion { tag, data: data.into() });
             }
             Meaning::Registers(offset) => self.load_registers(now, tag, offset, len),
-            Meaning::Queue(..) => {
-                self.completions.push_back(Completion { tag, data: vec![0; len].into() });
+            Meaning::Queue(number, offset) => {
+                let data = self.engine.peek(number, offset, len);
+                self.completions.push_back(Completion { tag, data });
             }
             Meaning::Nothing => self.completions.push_back(Completion::all_ones(tag, len)),
         }
@@ -195,9 +196,13 @@ impl Adaptor {
             Meaning::Queue(number, offset) => self.engine.ring(now, number, offset, data),
             Meaning::Check(..) | Meaning::Nothing => {}
             Meaning::Config(offset) => {
+                let was_master = self.function.config.bus_master_enabled();
                 if self.function.config.write(offset, data) == Some(ConfigAction::FunctionLevelReset) {
                     self.function.reset_level();
                     self.begin_new_life(now);
+                }
+                if !was_master && self.function.config.bus_master_enabled() {
+                    self.engine.retry();
                 }
                 let masked = self.function.config.msix_function_masked();
                 self.function.msix.set_function_mask(masked);

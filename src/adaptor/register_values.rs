@@ -53,7 +53,7 @@ impl Adaptor {
         let messages = self.master.messages();
         match register {
             Register::Magic => u32::from_le_bytes(*b"ARDM").into(),
-            Register::Version => 1 << 16 | 1,
+            Register::Version => 1 << 16 | 2,
             Register::Status => {
                 let sharing = match self.master.sharing() {
                     Sharing::Unknown => 0b001,
@@ -82,6 +82,7 @@ impl Adaptor {
             Register::ServedWrites => self.master.served_writes(),
             Register::ServedReads => self.master.served_reads(),
             Register::Refused => self.master.refused(),
+            Register::FailedOperations => self.engine.failed(),
             Register::RegisterBase
             | Register::RegisterExtent
             | Register::IoBase

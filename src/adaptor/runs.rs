@@ -37,21 +37,33 @@ pub struct Runs {
 }
 
 impl Runs {
+    /// No runs.
+    pub const fn empty() -> Self {
+        Self { len: 0, list: Vec::new() }
+    }
+
     /// The list of these runs; `None` if one is not valid or they do not add up to `len` bytes.
     pub fn new(runs: &[Run], len: u64) -> Option<Self> {
-        let mut list = Vec::new();
-        let (mut sum, mut next) = (0u64, None);
-        for run in runs {
-            if !run.is_valid() {
-                return None;
-            }
-            if next != Some(run.address) {
-                list.push((sum, run.address));
-            }
-            sum = sum.checked_add(run.len)?;
-            next = run.address.checked_add(run.len);
+        let mut list = Self::empty();
+        runs.iter().try_for_each(|&run| list.push(run))?;
+        (list.len == len).then_some(list)
+    }
+
+    /// Appends a run; `None` if it is not valid, or they are too long together.
+    pub fn push(&mut self, run: Run) -> Option<()> {
+        let len = self.len.checked_add(run.len).filter(|_| run.is_valid())?;
+        let last = self.list.last();
+        let next = last.and_then(|&(begin, address)| address.checked_add(self.len.checked_sub(begin)?));
+        if next != Some(run.address) {
+            self.list.push((self.len, run.address));
         }
-        (sum == len).then_some(Self { len, list })
+        self.len = len;
+        Some(())
+    }
+
+    /// Gives back memory that was taken for more runs than there are.
+    pub fn shrink(&mut self) {
+        self.list.shrink_to_fit();
     }
 
     /// The length of all in bytes.

@@ -70,7 +70,7 @@ codes! {
     AccessDenied = 0x83, "access denied";
     /// Not 1, 2, 4 or 8 bytes, or not inside one node's window.
     BadSize = 0x84, "bad size";
-    /// The memory behind the window did not answer.
+    /// The memory, or the device, behind the window did not answer; nothing was done.
     TargetFault = 0x85, "target fault";
     /// The operation names local memory that is not registered for it, or can't be reached.
     BadKey = 0x86, "no such key";
@@ -90,6 +90,8 @@ codes! {
     Sequence = 0xc5, "sequence";
     /// The error log overflowed: any earlier access to this node may have failed.
     LogOverflow = 0xc6, "log overflow";
+    /// It failed in the midst: a part was executed, or may have been.
+    Partial = 0xc7, "executed in part";
 }
 
 impl Code {

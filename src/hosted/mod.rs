@@ -188,7 +188,7 @@ impl Devices {
         };
         let attempt = found.execute(operation, begin);
         // Refusals are other nodes' doing.
-        if matches!(attempt, Attempt::Done(Err(MemoryFault::Unmapped))) {
+        if matches!(attempt, Attempt::Done(Err(MemoryFault::Unmapped | MemoryFault::Partial))) {
             self.note_failure(device);
         }
         attempt
@@ -233,7 +233,7 @@ impl Device {
                 self.inner.write(segment.address, data)?;
                 Ok(Bytes::new())
             }
-            MemoryOperation::Transfer { .. } => Err(MemoryFault::Refused),
+            MemoryOperation::Touch { .. } | MemoryOperation::Transfer { .. } => Err(MemoryFault::Refused),
             MemoryOperation::Atomic { action, .. } => {
                 let former = self.inner.atomic(segment.address, *action)?;
                 Ok(Bytes::copy_from_slice(&former.to_le_bytes()))

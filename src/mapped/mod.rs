@@ -178,9 +178,9 @@ impl Piece<'_> {
     /// Copies `data` in, in the order of addresses and aligned words at once. Both have the same length.
     ///
     /// # Errors
-    /// Where the file was cut meanwhile; some of `data` may be in it then.
+    /// [`MemoryFault::Partial`] where the file was cut meanwhile: some of `data` may be in it.
     pub fn store(&self, data: &[u8]) -> Result<(), MemoryFault> {
-        self.copy(|| ordered::store_in_order(&self.slice, data))
+        self.copy(|| ordered::store_in_order(&self.slice, data)).map_err(|_| MemoryFault::Partial)
     }
 
     /// Changes the number that these bytes are, at once, and returns what it was. Everything before and after is ordered by it.
@@ -206,7 +206,8 @@ impl Piece<'_> {
                 }
             };
             fence(Ordering::SeqCst);
-        })?;
+        })
+        .map_err(|_| MemoryFault::Partial)?;
         Ok(former)
     }
 

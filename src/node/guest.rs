@@ -146,7 +146,16 @@ impl Guest {
                 Some(request) => {
                     progress = true;
                     self.stirred = true;
+                    // What takes long is done once in a turn.
+                    let is_long = matches!(
+                        request,
+                        Request::DmaMap { .. } | Request::DmaUnmap { .. } | Request::Reset { .. }
+                    );
+                    let life = adaptor.incarnation();
                     self.handle(now, adaptor, request);
+                    if is_long || adaptor.incarnation() != life {
+                        return Ok(Turn::Cut);
+                    }
                     if !matches!(self.waiting, Waiting::Nothing) {
                         return Ok(Turn::Done);
                     }
@@ -291,7 +300,9 @@ impl Guest {
         let kind = match operation {
             MemoryOperation::Read { .. } => DmaKind::Read(segment.len),
             MemoryOperation::Write { data, .. } => DmaKind::Write(data.clone()),
-            MemoryOperation::Transfer { .. } | MemoryOperation::Atomic { .. } => {
+            MemoryOperation::Touch { .. }
+            | MemoryOperation::Transfer { .. }
+            | MemoryOperation::Atomic { .. } => {
                 return Some(MemoryFault::Refused.into());
             }
         };
@@ -380,10 +391,11 @@ impl Guest {
     }
 }
 
+/// The machine cuts an access of several bytes as its devices want it, and of those parts some may have been done.
 fn result_of(done: DmaDone) -> (OperationId, MemoryResult) {
     let result = done.result.map_err(|error| {
         log::debug!("an access to a device of the guest's bus failed: {error}");
-        MemoryFault::Refused
+        if done.len > 1 { MemoryFault::Partial } else { MemoryFault::Refused }
     });
     (done.operation, result)
 }

@@ -19,6 +19,9 @@ const OPERATIONS_AT_ONCE: usize = 256;
 /// Bytes that they move, after which no more are begun.
 const BYTES_AT_ONCE: usize = 1 << 20;
 
+/// Rings that are looked at without a doorbell in one turn.
+const LOOKS_A_TURN: usize = 256;
+
 /// Whose memory an operation on bus `number` is about.
 const fn group(number: usize, home: Home) -> Group {
     match home {
@@ -162,11 +165,18 @@ impl Node {
         }
         for _ in 0..OPERATIONS_AT_ONCE {
             let Some(local) = self.locals.get_mut(number) else { return progress };
+            if local.budget.is_spent() {
+                break;
+            }
             // An operation is executed under a lease that may run out while this turn lasts.
             let now = self.clock.now();
             local.adaptor.handle_bus_ready(local.bus.takes_bus_operations());
             let Some(operation) = local.adaptor.poll_memory(now) else { return progress };
             progress = true;
+            local.budget.spend(operation.segments());
+            if let MemoryOperation::Transfer { from, .. } = &operation {
+                local.budget.spend(&from.source.segments);
+            }
             bytes =
                 operation.segments().iter().fold(bytes, |bytes, segment| bytes.saturating_add(segment.len));
             self.perform(now, number, operation);
@@ -179,9 +189,9 @@ impl Node {
 
     /// Looks at the rings that the core looks at without a doorbell. What is found in one comes out as operations.
     pub(super) fn probe(&mut self, now: Instant, number: usize) {
-        while let Some(local) = self.locals.get_mut(number)
-            && let Some(operation) = local.adaptor.poll_probe(now)
-        {
+        for _ in 0..LOOKS_A_TURN {
+            let operation = self.locals.get_mut(number).and_then(|local| local.adaptor.poll_probe(now));
+            let Some(operation) = operation else { return };
             self.perform(now, number, operation);
         }
     }

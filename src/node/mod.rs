@@ -3,6 +3,7 @@
 //! In each turn everything that has arrived is handed to the core and everything that the core has to say is carried
 //! out, by bounded portions from each source, until there is nothing more to do.
 
+mod budget;
 mod bus;
 mod guest;
 mod memory;
@@ -15,6 +16,7 @@ use std::rc::Rc;
 
 use thiserror::Error;
 
+use self::budget::Budget;
 use self::bus::Bus;
 use crate::adaptor::address::{NodeId, NodeSet};
 use crate::adaptor::mesh::Timing;
@@ -65,6 +67,8 @@ struct Local {
     adaptor: Adaptor,
     bus: Bus,
     devices: Devices,
+    /// What may still be done of its memory operations in this turn.
+    budget: Budget,
     /// How lines about it begin.
     label: Rc<str>,
 }
@@ -113,7 +117,7 @@ impl Local {
         let token = Token(BUSES.0 | number << BUS_TOKENS);
         let path = config.socket_paths.get(position);
         let bus = Bus::new(path.map(PathBuf::as_path), config.geometry, poller, token, &label)?;
-        Ok(Self { adaptor, bus, devices: Devices::default(), label })
+        Ok(Self { adaptor, bus, devices: Devices::default(), budget: Budget::of(1), label })
     }
 
     fn handle_report(&mut self, now: Instant, report: Report) {
@@ -207,8 +211,12 @@ impl Service for Node {
             mapped::look_for_swap();
         }
         self.links.handle_timeout(now);
+        let buses = self.locals.len();
+        for local in &mut self.locals {
+            local.budget = Budget::of(buses);
+        }
         let mut turn = Turn::of(self.serve_faults(now) | self.receive(now));
-        for number in 0..self.locals.len() {
+        for number in 0..buses {
             if let Some(local) = self.locals.get_mut(number) {
                 turn = turn.max(local.take_in(now));
             }

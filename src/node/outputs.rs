@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use super::budget::Budget;
 use super::memory::load;
 use super::{Local, Node};
 use crate::adaptor::event::Event;
@@ -15,6 +16,8 @@ use crate::router::{PathEvent, Remedy};
 
 /// Rounds of outputs in one turn: what one brings about, the next carries out.
 const ROUNDS_A_TURN: usize = 4;
+/// Packets of all links that are taken in one turn.
+const PACKETS_A_TURN: usize = 2048;
 
 impl Local {
     /// Takes out what the core has for the guest. Returns whether there was anything.
@@ -36,7 +39,8 @@ impl Node {
     /// Hands everything that came over the links, and from the other buses, to the core. Returns whether there was anything.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
         let mut progress = self.exchange();
-        while let Some(event) = self.links.poll_event(now) {
+        for _ in 0..PACKETS_A_TURN {
+            let Some(event) = self.links.poll_event(now) else { break };
             progress = true;
             match event {
                 LinkEvent::Up(link, neighbour) => self.paths.handle_link_up(link, neighbour),
@@ -129,11 +133,25 @@ impl Node {
         let mut progress = self.exchange();
         let (locals, paths, pager) = (&mut self.locals, &mut self.paths, &mut self.pager);
         let own = paths.own();
+        let links = self.links.count();
+        let share = || Budget::of(links).part(ROUNDS_A_TURN);
+        // The links have their turn one after the other.
+        let (mut current, mut budget) = (None, share());
         progress |= self.links.transmit(|link, out| {
+            if current.replace(link) != Some(link) {
+                budget = share();
+            }
+            if budget.is_spent() {
+                return false;
+            }
+            budget.spend(&[]);
             let packet = paths.serve(link, |from, to| {
                 let number = own.number(from)?;
                 let Local { adaptor, bus, .. } = locals.get_mut(number)?;
-                adaptor.poll_packet(now, to, &mut |source| load(pager, bus, number, to, source))
+                adaptor.poll_packet(now, to, &mut |source| {
+                    budget.spend(&source.segments);
+                    load(pager, bus, number, to, source)
+                })
             });
             packet.map(|packet| packet.emit(out)).is_some()
         });

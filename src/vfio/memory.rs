@@ -318,11 +318,17 @@ impl GuestMemory {
     pub fn execute(&self, operation: &MemoryOperation, begin: &Begin<'_>) -> Attempt {
         let attempt = match operation {
             MemoryOperation::Read { segments, .. } => return self.load(segments, begin),
+            MemoryOperation::Touch { segments, write, .. } => self.touch(segments, *write, begin),
             MemoryOperation::Atomic { segment, action, .. } => self.change(segment, *action, begin),
             MemoryOperation::Write { segments, data, .. } => self.store(segments, data, begin),
             MemoryOperation::Transfer { .. } => Err(MemoryFault::Lender.into()),
         };
         attempt.map_or_else(identity, |data| Attempt::Done(Ok(data)))
+    }
+
+    fn touch(&self, segments: &[Segment], write: bool, begin: &Begin<'_>) -> Result<Bytes, Attempt> {
+        prepare(self.resolve(segments, write)?.as_slice(), write, begin.served)?;
+        Ok(Bytes::new())
     }
 
     fn change(&self, segment: &Segment, action: AtomicAction, begin: &Begin<'_>) -> Result<Bytes, Attempt> {

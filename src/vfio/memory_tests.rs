@@ -134,6 +134,12 @@ fn rights_and_unreachable_ranges() {
     map(&mut memory, range(0x1000, 0x1000, 0, 3), None).unwrap();
     memory.map(&range(0x2000, 0x1000, 0, 3), Some(sealed(0x1000).into()), |_| Sharing::Private).unwrap();
     assert_eq!(write(&memory, &[(0, 1)], b"a"), Err(MemoryFault::ReadOnly));
+    let touch = |write| {
+        let (id, home, segments) = (OperationId(1), Home::Guest, segments(&[(0, 1), (0xfff, 1)]));
+        let touch = MemoryOperation::Touch { id, home, segments, write };
+        memory.execute(&touch, &Begin::WAITS).done().unwrap()
+    };
+    assert_eq!((touch(false), touch(true)), (Ok(Bytes::new()), Err(MemoryFault::ReadOnly)));
     assert!(read(&memory, &[(0, 1)]).is_ok());
     assert_eq!(read(&memory, &[(0x1000, 1)]), Err(MemoryFault::Unmapped));
     assert_eq!(read(&memory, &[(0x2000, 1)]), Err(MemoryFault::NotShared));

@@ -152,7 +152,9 @@ impl Node {
             self.adaptor.handle_store(local, region, offset, data).expect("registers are never busy");
         }
         while let Some(operation) = self.adaptor.poll_memory(local) {
-            let MemoryOperation::Read { id, segments, .. } = operation else {
+            let (MemoryOperation::Read { id, segments, .. } | MemoryOperation::Touch { id, segments, .. }) =
+                operation
+            else {
                 panic!("an export only reads")
             };
             let bytes = segments.iter().flat_map(|segment| guest::command_memory(segment, self.exported));
@@ -263,7 +265,9 @@ impl Node {
                 let value = self.memory[block];
                 (Execution::Read { block, len, value }, vec![value; len].into())
             }
-            MemoryOperation::Transfer { .. } | MemoryOperation::Atomic { .. } => {
+            MemoryOperation::Touch { .. }
+            | MemoryOperation::Transfer { .. }
+            | MemoryOperation::Atomic { .. } => {
                 panic!("nobody asks for {operation:?}")
             }
         };

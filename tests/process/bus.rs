@@ -9,6 +9,7 @@ use super::{BUFFER, attach, attach_at, wait_for_reset};
 
 const ALL: u32 = READ | WRITE | guest::DEVICE;
 const TARGET_FAULT: u32 = 0x85;
+const PARTIAL: u32 = 0xc7;
 /// The longest that an access may take, with room for a loaded machine.
 const BOUND: Duration = Duration::from_secs(2);
 
@@ -54,10 +55,12 @@ fn a_device_of_the_other_guests_bus_is_read_and_written_and_a_fault_is_told() {
     assert_eq!(stage.check(0), 0);
     assert_eq!(stage.machine.byte(DEVICE + 0xfff), Some(9));
     assert_eq!(stage.machine.take_seen(), [(DEVICE + 8, 4), (DEVICE + 8, 4), (DEVICE + 0xff8, 8)]);
-    // Behind the device nothing answers.
+    // Behind the device nothing answers. Of an access that the machine may have cut nobody knows whether a part was done.
     stage.near.store(2, window + 0x1000, &[1; 4]);
     assert_eq!(stage.near.load(2, window + 0x1004), [0xff; 4]);
-    assert_eq!(stage.check(1), TARGET_FAULT << 8 | TARGET_FAULT);
+    assert_eq!(stage.check(1), PARTIAL << 8 | PARTIAL);
+    stage.near.store(2, window + 0x1000, &[1]);
+    assert_eq!(stage.check(1), TARGET_FAULT);
     assert_eq!(stage.check(1), 0);
     // Memory is no device.
     stage.machine.take_seen();

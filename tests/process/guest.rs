@@ -128,12 +128,17 @@ impl Guest {
 
 impl<B: Bus> Guest<B> {
     /// A guest with so much memory, attached by `client`: maps the memory and switches the function on.
-    pub fn over(mut client: B, memory: u64) -> Self {
+    pub fn over(client: B, memory: u64) -> Self {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = File::from(memfd_create("guest", flags).unwrap());
         file.set_len(memory).unwrap();
         // As QEMU does.
         fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        Self::in_file(client, memory, file)
+    }
+
+    /// As [`Self::over`], with its memory in this file.
+    pub fn in_file(mut client: B, memory: u64, file: File) -> Self {
         client.map(0, memory, &file);
         let len = usize::try_from(memory).unwrap();
         let ranges = [(GuestAddress(0), len, Some(FileOffset::new(file, 0)))];

@@ -9,12 +9,15 @@ use std::time::{Duration, Instant};
 
 use assured_rdma::adaptor::address::{Location, NodeId};
 use assured_rdma::adaptor::channel::Channel;
+use assured_rdma::adaptor::mesh::batch::Collector;
 use assured_rdma::adaptor::mesh::framing::Framer;
 use assured_rdma::adaptor::mesh::neighbour::Role;
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
+use assured_rdma::adaptor::transaction::RequestKind;
 
 use super::BUFFER;
+use super::fairness::longest_load;
 use super::guest::{Guest, READ};
 use super::node::{Node, PATIENCE, Place};
 
@@ -182,6 +185,10 @@ impl Peer {
     }
 
     fn wire(&self, bodies: &[Body]) -> Vec<u8> {
+        self.wire_in(Channel::Small, bodies)
+    }
+
+    fn wire_in(&self, channel: Channel, bodies: &[Body]) -> Vec<u8> {
         let mut wire = Vec::new();
         for body in bodies {
             let packet = Packet {
@@ -189,7 +196,7 @@ impl Peer {
                 destination: NodeId(1),
                 source_incarnation: Self::SELF,
                 destination_incarnation: self.victim,
-                channel: Channel::Small,
+                channel,
                 body: body.clone(),
             };
             packet.emit(&mut wire);
@@ -245,4 +252,63 @@ fn a_peer_that_asks_and_takes_no_answers_costs_neither_processor_time_nor_memory
     assert!(load < 0.1, "{load}");
     assert!(node.memory() < 64 << 20, "{} bytes", node.memory());
     node.wait_for("no sign of life");
+}
+
+/// What a peer may send as often as it likes.
+fn floods() -> Vec<(&'static str, Channel, Vec<Body>)> {
+    let hello = |wants_reply| Body::Hello {
+        wants_reply,
+        epoch: Epoch(0),
+        nonce: 9,
+        echo: 0,
+        lease: 150_000,
+        inventory: 5,
+    };
+    let batch = |first: u32| {
+        let mut requests = Collector::default();
+        (0..200).for_each(|_| requests.push(Location::memory(0), &RequestKind::Read { len: 64 }));
+        Body::Batch { progress: progress(), first: Sequence(first), batch: requests.finish().unwrap() }
+    };
+    let small = |n| Body::Write {
+        progress: progress(),
+        sequence: Sequence(n),
+        at: Location::memory(8),
+        data: vec![1; 8].into(),
+    };
+    let entries = vec![1; 512 * 64];
+    vec![
+        ("hello", Channel::Small, vec![hello(true), hello(false)]),
+        ("join", Channel::Small, vec![Body::Join { role: Role::NODE, wants_reply: true }]),
+        ("inquire", Channel::Small, vec![Body::Inquire]),
+        ("inventory", Channel::Small, vec![Body::Inventory { version: 5, entries: entries.into() }]),
+        ("batch", Channel::Bulk, (0..8).map(|n| batch(200 * n)).collect()),
+        ("small", Channel::Small, (0..64).map(small).collect()),
+        ("confirm", Channel::Bulk, vec![Body::Confirm { progress: progress(), sent: Sequence(1600) }]),
+    ]
+}
+
+#[test]
+fn a_peer_that_sends_as_much_as_it_can_holds_up_no_load() {
+    let place = Place::new();
+    let mut node = place.start(1, &[], &["--peer", "2", "--keepalive", "60s"]);
+    let mut guest = Guest::attach(&place.socket(1));
+    guest.export(BUFFER, 0x1_0000, READ);
+    let mut peer = Peer::connect(&place);
+    node.wait_for("node 2: up");
+    let mut drain = peer.stream.try_clone().unwrap();
+    thread::spawn(move || while drain.read(&mut [0; 1 << 16]).is_ok_and(|len| len > 0) {});
+    let mut longest = Vec::new();
+    for (what, channel, bodies) in floods() {
+        let once = peer.wire_in(channel, &bodies);
+        let wire = once.repeat((1 << 20) / once.len());
+        let time = longest_load(&node, &mut guest, || {
+            let end = Instant::now() + Duration::from_millis(300);
+            while Instant::now() < end {
+                peer.stream.write_all(&wire).unwrap();
+            }
+        });
+        longest.push((what, time));
+    }
+    println!("{longest:?}");
+    assert!(longest.iter().all(|&(_, time)| time < Duration::from_millis(50)), "{longest:?}");
 }

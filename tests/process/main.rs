@@ -7,6 +7,7 @@ mod bus;
 mod buses;
 mod chaos;
 mod engine;
+mod fairness;
 mod fuse;
 mod giving_back;
 mod guest;

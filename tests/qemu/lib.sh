@@ -135,6 +135,24 @@ sees() {
     return 1
 }
 
+# late_command NODE PEER [COMMAND]: a command of the node's driver is not answered in time: the end of a queue while its peer
+# stands still. The other command runs in the guest while the answer is missing. The node's deadline has to be long.
+late_command() {
+    local status=0 timeout=/sys/module/assured_rdma/parameters/command_timeout_ms
+    exports "$2" late 64K && in_guest "$1" 10 "hold late ardma perf write_bw $place -s 64K -n 1000000000 -q 4" &&
+        wait_until 30 is_hit "$2" late && in_guest "$1" 10 "echo 10 >$timeout" || return
+    kill -STOP "${adaptor_pid[$2]}"
+    guest_run "$1" 30 "poke late KILL; ${3:-true} && { ended late 20; dmesg | grep 'timed out (10 ms'; }" || status=$?
+    kill -CONT "${adaptor_pid[$2]}"
+    if ((status)); then
+        reason="status $status: $guest_output"
+        return 1
+    fi
+    # What its writes left in the error log is nobody else's business.
+    in_guest "$1" 60 "echo 10000 >$timeout; ardma wait $2 --timeout 30; ardma check $place 65536 >/dev/null; true" &&
+        in_guest "$2" 20 'drop late'
+}
+
 # is_alive NODE...: their adaptors run, as the processes that they were.
 is_alive() {
     local node

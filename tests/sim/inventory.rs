@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use assured_rdma::adaptor::Region;
-use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::address::{NodeId, Space};
 use assured_rdma::adaptor::inventory::{Kind, Name};
+use assured_rdma::adaptor::master::Rights;
 
 use crate::network::Station;
 use crate::world::{EXPORT_LEN, TIMING, World};
@@ -110,4 +111,15 @@ fn changes_that_come_fast_end_with_the_last_one() {
     assert!(world.run_until(SOON, |world| entry(world, A, B, 1) == (Kind::Memory as u64, 2, 0, EXPORT_LEN)));
     let data = world.load(A, Region::Registers, 0x1c4, 4);
     assert_eq!(data[..], 2u32.to_le_bytes());
+}
+
+#[test]
+fn atomic_operations_are_announced_where_they_are_done() {
+    let mut world = World::new(9, 2);
+    let all = Rights { read: true, write: true, atomic: true };
+    world.host(B, Space::Memory, 0x1000, all);
+    world.host(B, Space::Io, 0x1000, all);
+    let entries = [2, 3].map(|index| entry(&mut world, B, B, index));
+    let kinds_and_rights = entries.map(|(kind, rights, ..)| (kind, rights));
+    assert_eq!(kinds_and_rights, [(Kind::MemoryDevice as u64, 0b1_0011), (Kind::IoDevice as u64, 0b0_1011)]);
 }

@@ -140,6 +140,7 @@ impl Attack {
                 MemoryOperation::Read { id, segments, .. } => {
                     (id, Ok(Bytes::from(vec![1; segments.iter().map(|s| s.len).sum()])))
                 }
+                MemoryOperation::Touch { id, .. } => (id, Ok(Bytes::new())),
                 MemoryOperation::Write { id, .. } => {
                     self.executed += 1;
                     (id, Ok(Bytes::new()))

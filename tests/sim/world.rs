@@ -652,6 +652,9 @@ impl World {
         };
         let (id_of, result) = match operation {
             MemoryOperation::Read { id, segments, .. } => (id, collect(memory, &segments)),
+            MemoryOperation::Touch { id, segments, .. } => {
+                (id, collect(memory, &segments).map(|_| Bytes::new()))
+            }
             MemoryOperation::Write { id: operation, segments, data, .. } => {
                 for segment in segments.iter().filter(|_| home == Home::Guest) {
                     let offset = segment.address.checked_sub(EXPORTED);

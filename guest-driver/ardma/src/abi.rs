@@ -46,6 +46,8 @@ pub const EVENT_LINK: u32 = 1 << 0;
 pub const EVENT_ERROR: u32 = 1 << 1;
 /// Event: what is known about shared memory changed.
 pub const EVENT_MEMORY: u32 = 1 << 3;
+/// Event: a program acknowledged a node's log overflow.
+pub const EVENT_ACK: u32 = 1 << 2;
 /// Event: the adaptor was reset; windows and errors are lost.
 pub const EVENT_RESET: u32 = 1 << 4;
 /// Event: [`STATUS_DUPLICATE_ID`] changed.
@@ -226,8 +228,10 @@ arguments! {
         messages_received: u64,
         /// Other nodes' messages refused because there was no room.
         message_overflows: u64,
+        /// In bits 63 to 32 of checks of 8 bytes; 0 where the adaptor has none.
+        session: u32,
         /// 0.
-        reserved: u64,
+        reserved: u32,
     }
 
     /// One node as this adaptor sees it.

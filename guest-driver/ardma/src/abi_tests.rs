@@ -175,6 +175,7 @@ fn constants_are_those_of_the_header() {
         ("ARDMA_MEMORY_NOT_SHARED", MEMORY_NOT_SHARED.into()),
         ("ARDMA_EVENT_LINK", EVENT_LINK.into()),
         ("ARDMA_EVENT_ERROR", EVENT_ERROR.into()),
+        ("ARDMA_EVENT_ACK", EVENT_ACK.into()),
         ("ARDMA_EVENT_MEMORY", EVENT_MEMORY.into()),
         ("ARDMA_EVENT_RESET", EVENT_RESET.into()),
         ("ARDMA_EVENT_DUPLICATE", EVENT_DUPLICATE.into()),

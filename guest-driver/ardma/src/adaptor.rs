@@ -2,6 +2,7 @@
 
 use crate::abi;
 use crate::bar::{Bar, BarExport};
+use crate::device::Device;
 use crate::error::{CallKind, Error};
 use crate::export::{Export, ExportOptions};
 use crate::mapping::Memory;
@@ -10,10 +11,12 @@ use crate::place::Place;
 use crate::queue::{Queue, QueueOptions};
 use crate::registered::{LocalRights, Registered};
 use crate::remote::RemoteWindow;
+use crate::status::Status;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,8 +28,10 @@ pub const DEFAULT_DEVICE: &str = "/dev/ardma0";
 /// An open adaptor. Clones share the open file, and so the windows and the events.
 #[derive(Clone, Debug)]
 pub struct Adaptor {
-    file: Arc<File>,
+    file: Arc<Device>,
     info: Info,
+    /// The number with which the adaptor answers checks: another one after each reset.
+    session: Arc<AtomicU32>,
     taken: Arc<Mutex<Taken>>,
 }
 
@@ -37,6 +42,8 @@ struct Taken {
     events: u32,
     /// How many resets were seen, wrapping.
     resets: u32,
+    /// How many of them, and of acknowledged overflows, were seen, wrapping.
+    lapses: u32,
     /// The file is no adaptor's, and has no events.
     #[cfg(test)]
     silent: bool,
@@ -84,6 +91,8 @@ impl Taken {
     fn note(&mut self, events: u32) {
         self.events |= events;
         self.resets = self.resets.wrapping_add(u32::from(events & abi::EVENT_RESET != 0));
+        let lapsed = events & (abi::EVENT_RESET | abi::EVENT_ACK) != 0;
+        self.lapses = self.lapses.wrapping_add(u32::from(lapsed));
     }
 }
 
@@ -95,28 +104,26 @@ impl Adaptor {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let named = || path.to_owned();
-        let file =
-            OpenOptions::new().read(true).write(true).open(path).map_err(|source| match source.kind() {
-                io::ErrorKind::NotFound => Error::NoDevice { path: named() },
-                io::ErrorKind::PermissionDenied => Error::NoPermission { path: named() },
-                _ => Error::Open { path: named(), source },
-            })?;
+        let file = open(path)?;
+        let file = Device::new(file).map_err(|source| Error::Open { path: named(), source })?;
         let mut info = Info::default();
-        ask(file.as_fd(), &mut info).map_err(|source| match source.raw_os_error() {
+        file.ask(&mut info).map_err(|source| match source.raw_os_error() {
             Some(libc::ENOTTY | libc::EINVAL) => Error::NotAnAdaptor { path: named() },
             _ => Error::call(CallKind::Info, "asking for the adaptor", source),
         })?;
         if info.abi_version != abi::VERSION {
             return Err(Error::Version { module: info.abi_version, own: abi::VERSION });
         }
-        Ok(Self { file: Arc::new(file), info, taken: Arc::default() })
+        let session = Arc::new(AtomicU32::new(info.session));
+        Ok(Self { file: Arc::new(file), info, session, taken: Arc::default() })
     }
 
     /// An adaptor whose spaces are those of a file, which knows none of the calls.
     #[cfg(test)]
     pub(crate) fn on_file(file: File, info: Info) -> Self {
         let taken = Taken { silent: true, ..Taken::default() };
-        Self { file: Arc::new(file), info, taken: Arc::new(Mutex::new(taken)) }
+        let (file, session) = (Arc::new(Device::new(file).unwrap()), Arc::default());
+        Self { file, info, session, taken: Arc::new(Mutex::new(taken)) }
     }
 
     /// As if the adaptor had been reset now.
@@ -131,9 +138,26 @@ impl Adaptor {
     /// [`Error::Call`] where the adaptor is gone.
     pub fn info(&self) -> Result<Info, Error> {
         let mut info = Info::default();
-        ask(self.as_fd(), &mut info)
+        self.file
+            .ask(&mut info)
             .map_err(|source| Error::call(CallKind::Info, "asking for the adaptor", source))?;
+        self.session.store(info.session, Ordering::Relaxed);
         Ok(info)
+    }
+
+    /// Asks the adaptor where a status is all-ones, which says that none has answered the check.
+    ///
+    /// # Errors
+    /// [`Error::Call`] where the adaptor does not answer, was disabled, or is another one.
+    pub fn believe(&self, status: Status) -> Result<Status, Error> {
+        #[cfg(test)]
+        if self.taken.lock().unwrap_or_else(PoisonError::into_inner).silent {
+            return Ok(status);
+        }
+        if status.bits() == u32::MAX {
+            self.info()?;
+        }
+        Ok(status)
     }
 
     /// What never changes while the adaptor is open: node, geometry, deadline. Costs no call.
@@ -147,7 +171,8 @@ impl Adaptor {
     /// [`Error::Call`] where the adaptor is gone.
     pub fn node(&self, id: u8) -> Result<Node, Error> {
         let mut node = Node { node: id.into(), ..Node::default() };
-        ask(self.as_fd(), &mut node)
+        self.file
+            .ask(&mut node)
             .map_err(|source| Error::call(CallKind::Node, format!("asking for node {id}"), source))?;
         Ok(node)
     }
@@ -175,7 +200,7 @@ impl Adaptor {
         let mut windows = Vec::new();
         for index in 0.. {
             let mut window = Window { index, ..Window::default() };
-            match ask(self.as_fd(), &mut window) {
+            match self.file.ask(&mut window) {
                 Ok(()) => windows.push(window),
                 Err(source) if source.raw_os_error() == Some(libc::ENOENT) => break,
                 Err(source) => {
@@ -244,7 +269,8 @@ impl Adaptor {
     /// [`Error::Call`] where they are not inside one node's window. Whether the node exports
     /// them is not asked: a check tells.
     pub fn map(&self, place: Place, length: u64) -> Result<RemoteWindow, Error> {
-        RemoteWindow::new(self.as_fd(), &self.info, place, length)
+        self.file.verify()?;
+        RemoteWindow::new(self.as_fd(), &self.info, Arc::clone(&self.session), place, length)
     }
 
     /// The doorbells of another node, to be rung.
@@ -260,6 +286,7 @@ impl Adaptor {
     /// # Errors
     /// [`Error::Call`], which says what was wrong.
     pub fn listen(&self, options: &ListenOptions) -> Result<Listener, Error> {
+        self.file.verify()?;
         Listener::new(self.as_fd(), options)
     }
 
@@ -270,7 +297,7 @@ impl Adaptor {
     /// [`Error::Call`] where the adaptor is gone.
     pub fn acknowledge_overflow(&self, node: u8) -> Result<(), Error> {
         let mut argument = abi::OverflowAck { node: node.into(), ..Default::default() };
-        ask(self.as_fd(), &mut argument).map_err(|source| {
+        self.file.ask(&mut argument).map_err(|source| {
             Error::call(CallKind::OverflowAck, format!("acknowledging node {node}'s log overflow"), source)
         })
     }
@@ -283,8 +310,17 @@ impl Adaptor {
         self.collect(|taken| std::mem::take(&mut taken.events))
     }
 
-    /// How many resets of the adaptor were seen since the file was opened, wrapping. A reset drops stores and errors: a
-    /// check answers for earlier accesses only where this number is after it what it was before them.
+    /// How often errors that were not checked were dropped since the file was opened, wrapping: by a reset of the adaptor,
+    /// or because a program acknowledged a log overflow. A check answers for earlier accesses only where this number is
+    /// after it what it was before them.
+    ///
+    /// # Errors
+    /// [`Error::Call`] where the adaptor is gone.
+    pub fn lapses(&self) -> Result<u32, Error> {
+        self.collect(|taken| taken.lapses)
+    }
+
+    /// How many resets of the adaptor were seen since the file was opened, wrapping. A reset ends queues.
     ///
     /// # Errors
     /// [`Error::Call`] where the adaptor is gone.
@@ -300,9 +336,14 @@ impl Adaptor {
             return Ok(answer(&mut taken));
         }
         let mut events = abi::Events::default();
-        ask(self.as_fd(), &mut events)
+        self.file
+            .ask(&mut events)
             .map_err(|source| Error::call(CallKind::Events, "asking for events", source))?;
         taken.note(events.events);
+        if events.events & abi::EVENT_RESET != 0 {
+            // Checks are answered in another session from now on. Where the adaptor does not answer they tell.
+            drop(self.info());
+        }
         Ok(answer(&mut taken))
     }
 
@@ -315,7 +356,7 @@ impl Adaptor {
             return Ok(true);
         }
         let mut entry =
-            libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLIN | libc::POLLPRI, revents: 0 };
+            libc::pollfd { fd: self.as_fd().as_raw_fd(), events: libc::POLLIN | libc::POLLPRI, revents: 0 };
         let time = i32::try_from(time.as_millis()).unwrap_or(i32::MAX);
         // SAFETY: the pointer is to one entry.
         match unsafe { libc::poll(&raw mut entry, 1, time) } {
@@ -351,20 +392,43 @@ impl Adaptor {
     /// # Errors
     /// [`Error::Call`], above all for users other than root.
     pub fn reset(&self) -> Result<(), Error> {
-        abi::reset(self.as_fd()).map_err(|source| Error::call(CallKind::Reset, "reset", source))
+        reset(self.file.own())
     }
+
+    /// The same for a device file that is not open: an adaptor that is not the one that it was when the module took it can
+    /// only be reset.
+    ///
+    /// # Errors
+    /// As [`Adaptor::open`] and [`Adaptor::reset`].
+    pub fn reset_device(path: impl AsRef<Path>) -> Result<(), Error> {
+        reset(Ok(open(path.as_ref())?.as_fd()))
+    }
+
+    /// The open file.
+    pub(crate) fn device(&self) -> &Device {
+        &self.file
+    }
+}
+
+fn open(path: &Path) -> Result<File, Error> {
+    OpenOptions::new().read(true).write(true).open(path).map_err(|source| {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::NotFound => Error::NoDevice { path },
+            io::ErrorKind::PermissionDenied => Error::NoPermission { path },
+            _ => Error::Open { path, source },
+        }
+    })
+}
+
+fn reset(device: io::Result<BorrowedFd<'_>>) -> Result<(), Error> {
+    device.and_then(abi::reset).map_err(|source| Error::call(CallKind::Reset, "reset", source))
 }
 
 impl AsFd for Adaptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
-}
-
-/// A call that has no condition: every one but EXPORT.
-pub(crate) fn ask<T: abi::Argument + Question>(device: BorrowedFd<'_>, argument: &mut T) -> io::Result<()> {
-    // SAFETY: only EXPORT has a condition, and it is no `Question`.
-    unsafe { abi::call(device, argument) }
 }
 
 /// The calls that do not touch memory beyond their argument.

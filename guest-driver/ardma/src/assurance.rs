@@ -1,11 +1,10 @@
 //! Assurance beyond the check of a block: ranges, the blocks that failed, where the spaces lie.
 
 use crate::abi::{self, ADDRESS_IO, ADDRESS_NODE_SHIFT};
-use crate::adaptor::{Adaptor, ask};
+use crate::adaptor::Adaptor;
 use crate::error::{CallKind, Error};
 use crate::place::{Place, Space};
 use crate::status::Status;
-use std::os::fd::AsFd;
 
 pub use crate::abi::Spaces;
 
@@ -44,7 +43,7 @@ impl Adaptor {
     /// [`Error::Call`] where `last` is before `first` or in the other space, or neither is in a window of any node.
     pub fn check_range(&self, first: Place, last: Place) -> Result<Status, Error> {
         let mut range = abi::Range { first: address(first), last: address(last), ..abi::Range::default() };
-        ask(self.as_fd(), &mut range).map_err(|source| {
+        self.device().ask(&mut range).map_err(|source| {
             Error::call(CallKind::Range, format!("asking about the range from {first} to {last}"), source)
         })?;
         Ok(Status::from_bits(range.status))
@@ -60,7 +59,7 @@ impl Adaptor {
     /// [`Error::Call`] where the adaptor is gone.
     pub fn next_failed(&self) -> Result<Option<FailedBlock>, Error> {
         let mut failed = abi::Failed::default();
-        match ask(self.as_fd(), &mut failed) {
+        match self.device().ask(&mut failed) {
             Ok(()) => Ok(Some(FailedBlock::new(&failed))),
             Err(source) if source.raw_os_error() == Some(libc::ENOENT) => Ok(None),
             Err(source) => Err(Error::call(CallKind::Failed, "asking for failed blocks", source)),
@@ -73,7 +72,8 @@ impl Adaptor {
     /// [`Error::Call`] where the adaptor is gone.
     pub fn spaces(&self) -> Result<Spaces, Error> {
         let mut spaces = Spaces::default();
-        ask(self.as_fd(), &mut spaces)
+        self.device()
+            .ask(&mut spaces)
             .map_err(|source| Error::call(CallKind::Spaces, "asking where the spaces lie", source))?;
         Ok(spaces)
     }

@@ -1,12 +1,11 @@
 //! Windows of other PCI functions: other nodes reach the registers of a device of this machine.
 
 use crate::abi;
+use crate::device::Device;
 use crate::error::{CallKind, Error};
 use crate::export::{ExportOptions, Exported};
 use crate::place::{ParseError, Place};
 use std::fmt;
-use std::fs::File;
-use std::os::fd::AsFd;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -65,7 +64,12 @@ pub struct BarExport {
 }
 
 impl BarExport {
-    pub(crate) fn new(file: Arc<File>, node: u32, bar: &Bar, options: &ExportOptions) -> Result<Self, Error> {
+    pub(crate) fn new(
+        file: Arc<Device>,
+        node: u32,
+        bar: &Bar,
+        options: &ExportOptions,
+    ) -> Result<Self, Error> {
         let mut argument = abi::ExportBar {
             domain: bar.function.domain,
             function: bar.function.number,
@@ -80,7 +84,7 @@ impl BarExport {
             name: options.name.bytes(),
         };
         // SAFETY: the window is of no memory of this process.
-        unsafe { abi::call(file.as_fd(), &mut argument) }.map_err(|source| {
+        unsafe { file.call(&mut argument) }.map_err(|source| {
             Error::call(
                 CallKind::ExportBar,
                 format!("export of BAR {} of {}", bar.number, bar.function),

@@ -100,9 +100,10 @@ pub enum Error {
         /// How often it was tried.
         attempts: u32,
     },
-    /// The adaptor was reset between an access and its check, which then says nothing about the access.
+    /// The adaptor was reset, or a program acknowledged a log overflow, between an access and its check, which then says
+    /// nothing about the access.
     #[error(
-        "{direction} of {length} bytes at {place}: outcome unknown: this node's adaptor was reset meanwhile"
+        "{direction} of {length} bytes at {place}: outcome unknown: this node's adaptor was reset, or a log overflow was acknowledged, meanwhile"
     )]
     Reset {
         /// Which way the data went.
@@ -113,7 +114,10 @@ pub enum Error {
         length: u64,
     },
     /// An operation of the DMA engine failed.
-    #[error("{} of {length} bytes at {place} failed{}: {}", opcode_name(*opcode), partly(*done), worse(*status))]
+    #[error(
+        "{} of {length} bytes at {place} failed{}: {}{}",
+        opcode_name(*opcode), partly(*done), worse(*status), rest(*status, *cause)
+    )]
     Operation {
         /// What it was.
         opcode: Opcode,
@@ -125,6 +129,8 @@ pub enum Error {
         done: u64,
         /// What its completion says.
         status: Status,
+        /// Why the first part that was not executed was not.
+        cause: Code,
     },
     /// No entry of the rings is free.
     #[error("the queue has {entries} operations under way, and no more room: take completions first")]
@@ -154,6 +160,11 @@ pub enum Error {
         /// The place.
         place: Place,
     },
+    /// The handle is another process's.
+    #[error(
+        "this was made before fork(2) by the parent process: a child opens the adaptor and makes what it needs itself"
+    )]
+    Forked,
     /// A file could not be read or written.
     #[error("cannot read or write the file: {0}")]
     File(io::Error),
@@ -182,6 +193,11 @@ fn worse(status: Status) -> Code {
     if status.write().is_ok() { status.read() } else { status.write() }
 }
 
+/// What became of the part behind the one that was executed.
+fn rest(status: Status, cause: Code) -> String {
+    if worse(status) == cause { String::new() } else { format!("; the rest: {cause}") }
+}
+
 impl Error {
     /// A failed call, explained by its errno.
     pub(crate) fn call(kind: CallKind, what: impl Into<String>, source: io::Error) -> Self {
@@ -192,6 +208,7 @@ impl Error {
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Call { source, .. } | Self::Open { source, .. } => source.raw_os_error(),
+            Self::Forked => Some(libc::ECHILD),
             _ => None,
         }
     }
@@ -232,6 +249,13 @@ impl CallKind {
             (_, libc::ENODEV) => "the adaptor was removed",
             (_, libc::EIO) => "the adaptor does not answer; a reset may help",
             (_, libc::ETIMEDOUT) => "the adaptor did not answer in time; whether it was done is unknown",
+            (_, libc::ECHILD) => {
+                "the file was opened before fork(2) by the parent process: a child opens the adaptor itself"
+            }
+            (_, libc::EDQUOT) => {
+                "more windows, keys, queues or doorbells than one user may have (the module's parameter user_share)"
+            }
+            (_, libc::EINTR) => "the process was killed meanwhile",
             (_, libc::ENOTTY) => "the loaded module does not know this call; is it older than this program?",
             (Export(Space::Io), libc::EINVAL) => {
                 "in the I/O space offset and size must be multiples of 4096, between 0x1000 and 0x10000, with at least one right and one node"
@@ -302,6 +326,9 @@ impl CallKind {
                 "the adaptor is older than version 1.1 of the device, which has this"
             }
             (Reset, libc::EPERM) => "only root may reset the adaptor",
+            (_, libc::ESTALE) => {
+                "the adaptor was disabled, or is another one than it was: ardma reset, or unbinding and binding its driver, brings it back"
+            }
             _ => "the module refused",
         }
     }

@@ -1,12 +1,11 @@
 //! Memory that other nodes reach, for as long as a guard lives.
 
 use crate::abi;
+use crate::device::Device;
 use crate::error::{CallKind, Error};
 use crate::inventory::Name;
 use crate::mapping::Memory;
 use crate::place::{Nodes, Place, Space};
-use std::fs::File;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// Who may do what with exported memory, and where it appears.
@@ -60,7 +59,7 @@ impl ExportOptions {
 /// A window of this file.
 #[derive(Debug)]
 pub(crate) struct Exported {
-    file: Arc<File>,
+    file: Arc<Device>,
     place: Place,
     /// What its end is.
     kind: CallKind,
@@ -69,7 +68,7 @@ pub(crate) struct Exported {
 
 impl Exported {
     /// The window that the module has just made in `node` at `offset` of the space. `kind` is what its end is.
-    pub(crate) fn new(file: Arc<File>, node: u32, space: Space, offset: u64, kind: CallKind) -> Self {
+    pub(crate) fn new(file: Arc<Device>, node: u32, space: Space, offset: u64, kind: CallKind) -> Self {
         let node = u8::try_from(node).unwrap_or(u8::MAX);
         Self { file, place: Place { node, space, offset }, kind, active: true }
     }
@@ -85,7 +84,7 @@ impl Exported {
         let Place { space, offset, .. } = self.place;
         let mut argument = abi::Unexport { offset, space: space.number(), reserved: 0 };
         // SAFETY: UNEXPORT touches no memory of this process.
-        unsafe { abi::call(self.file.as_fd(), &mut argument) }
+        unsafe { self.file.call(&mut argument) }
             .map_err(|source| Error::call(self.kind, format!("end of the export at {}", self.place), source))
     }
 }
@@ -107,7 +106,7 @@ pub struct Export {
 
 impl Export {
     pub(crate) fn new(
-        file: Arc<File>,
+        file: Arc<Device>,
         node: u32,
         memory: Memory,
         options: &ExportOptions,
@@ -123,7 +122,7 @@ impl Export {
         };
         // SAFETY: the memory is reached by volatile accesses only, and stays mapped at least as long as
         // the window, which is dropped before it. (Where that fails the module keeps the pages pinned.)
-        unsafe { abi::call(file.as_fd(), &mut argument) }.map_err(|source| {
+        unsafe { file.call(&mut argument) }.map_err(|source| {
             Error::call(
                 CallKind::Export(options.space),
                 format!("export of {} bytes", memory.length()),

@@ -3,12 +3,11 @@
 //! All of it is another machine's word. Names are shown so that no terminal obeys them.
 
 use crate::abi::{self, NAME_SIZE};
-use crate::adaptor::{Adaptor, ask};
+use crate::adaptor::Adaptor;
 use crate::error::{CallKind, Error};
 use crate::place::{ParseError, Place, Space};
 use std::fmt;
 use std::io;
-use std::os::fd::AsFd;
 use std::str::FromStr;
 
 /// How often a list is read again that has changed meanwhile.
@@ -154,7 +153,7 @@ impl Adaptor {
         let mut list = None;
         for index in 0.. {
             let mut entry = abi::Inventory { node: node.into(), index, ..abi::Inventory::default() };
-            ask(self.as_fd(), &mut entry)?;
+            self.device().ask(&mut entry)?;
             let now = (entry.count, entry.version);
             if *list.get_or_insert(now) != now {
                 return Ok(None);

@@ -109,6 +109,7 @@ pub mod abi;
 mod adaptor;
 mod assurance;
 mod bar;
+mod device;
 mod error;
 mod export;
 mod inventory;

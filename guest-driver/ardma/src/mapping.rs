@@ -3,6 +3,7 @@
 //! Memory of both kinds (of the device, and of this process while it is exported) changes by itself,
 //! so there are no references to it: bytes are copied in and out by volatile accesses.
 
+use crate::device::Process;
 use crate::error::Error;
 use crate::word::{load_bytes, store_bytes};
 use std::fs::File;
@@ -19,6 +20,8 @@ pub const PAGE: u64 = 4096;
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     length: usize,
+    /// The only process that has it; where there is none a child has it as well.
+    process: Option<Process>,
 }
 
 // SAFETY: the addresses are of the process and not of a thread; `&self` methods of the users of a
@@ -49,13 +52,22 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         NonNull::new(base.cast())
-            .map(|base| Self { base, length })
+            .map(|base| Self { base, length, process: None })
             .ok_or_else(|| io::Error::from(io::ErrorKind::Other))
+    }
+
+    /// Of a mapping that children do not get: at its addresses they may have something else.
+    pub(crate) fn not_for_children(mut self) -> io::Result<Self> {
+        self.process = Some(Process::current()?);
+        Ok(self)
     }
 
     /// The address of `length` bytes from `offset` on.
     #[inline]
     pub(crate) fn at(&self, offset: u64, length: usize) -> Result<*mut u8, Error> {
+        if let Some(process) = self.process {
+            process.verify()?;
+        }
         let fits = usize::try_from(offset)
             .ok()
             .filter(|&start| start.checked_add(length).is_some_and(|end| end <= self.length));
@@ -69,6 +81,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.process.is_some_and(|process| !process.is_current()) {
+            return;
+        }
         // SAFETY: the mapping is this value's own, and no address of it outlives the value.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.length) };
     }
@@ -95,7 +110,7 @@ impl Memory {
         if unsafe { libc::madvise(mapping.base.as_ptr().cast(), rounded, libc::MADV_DONTFORK) } < 0 {
             return Err(failed(io::Error::last_os_error()));
         }
-        Ok(Self(mapping))
+        Ok(Self(mapping.not_for_children().map_err(failed)?))
     }
 
     /// Bytes of memory.

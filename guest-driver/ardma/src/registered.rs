@@ -4,12 +4,11 @@
 //! may still need it (an operation under way, a queue, a window) holds a clone of the handle.
 
 use crate::abi::{self, engine};
+use crate::device::Device;
 use crate::error::{CallKind, Error};
 use crate::export::{ExportOptions, Exported};
 use crate::mapping::{Memory, PAGE};
 use crate::place::{Place, Space};
-use std::fs::File;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -37,7 +36,7 @@ impl LocalRights {
 /// What a key stands for. Taken back when the last handle goes.
 #[derive(Debug)]
 struct Registration {
-    file: Arc<File>,
+    file: Arc<Device>,
     node: u32,
     key: u32,
     /// Of the first byte behind the key.
@@ -55,7 +54,7 @@ impl Registration {
         }
         let mut argument = engine::Deregister { key: self.key, reserved: 0 };
         // SAFETY: DEREGISTER touches no memory of this process.
-        unsafe { abi::call(self.file.as_fd(), &mut argument) }.map_err(|source| {
+        unsafe { self.file.call(&mut argument) }.map_err(|source| {
             // While something uses it, it can be tried again.
             self.active.store(source.raw_os_error() == Some(libc::EBUSY), Ordering::Release);
             Error::call(CallKind::Deregister, format!("end of key {:#x}", self.key), source)
@@ -77,7 +76,7 @@ pub struct Registered(Arc<Registration>);
 
 impl Registered {
     pub(crate) fn new(
-        file: Arc<File>,
+        file: Arc<Device>,
         node: u32,
         memory: Memory,
         rights: LocalRights,
@@ -91,7 +90,7 @@ impl Registered {
     /// # Safety
     /// Until the key is gone no Rust reference reaches what is behind the address, and it stays mapped.
     pub(crate) unsafe fn raw(
-        file: Arc<File>,
+        file: Arc<Device>,
         node: u32,
         address: u64,
         length: u64,
@@ -101,7 +100,7 @@ impl Registered {
         let mut argument =
             engine::Register { address, length, rights: rights.bits(), ..engine::Register::default() };
         // SAFETY: the caller's contract.
-        unsafe { abi::call(file.as_fd(), &mut argument) }.map_err(|source| {
+        unsafe { file.call(&mut argument) }.map_err(|source| {
             Error::call(CallKind::Register, format!("registering {length} bytes"), source)
         })?;
         let (key, skew) = (argument.key, argument.offset);
@@ -112,7 +111,7 @@ impl Registered {
     /// Memory that nobody else knows of, under this key.
     #[cfg(test)]
     pub(crate) fn pretend(key: u32, memory: Memory) -> Self {
-        let file = Arc::new(File::open("/dev/null").unwrap());
+        let file = Arc::new(Device::new(std::fs::File::open("/dev/null").unwrap()).unwrap());
         let (length, active) = (memory.length(), AtomicBool::new(false));
         Self(Arc::new(Registration { file, node: 1, key, skew: 0, length, active, memory: Some(memory) }))
     }
@@ -190,7 +189,7 @@ impl Registered {
             ..engine::ExportKey::default()
         };
         // SAFETY: the memory is registered, so it is already of the kind that others may write.
-        unsafe { abi::call(self.0.file.as_fd(), &mut argument) }.map_err(|source| {
+        unsafe { self.0.file.call(&mut argument) }.map_err(|source| {
             Error::call(CallKind::ExportKey, format!("export of {length} bytes"), source)
         })?;
         let file = Arc::clone(&self.0.file);

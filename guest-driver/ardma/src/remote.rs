@@ -7,6 +7,8 @@ use crate::place::{Place, Space};
 use crate::status::Status;
 use crate::word::{Word, load_bytes, store_bytes};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A part of another node's window, mapped for accesses and for checks.
 ///
@@ -29,6 +31,8 @@ pub struct RemoteWindow {
     access: Mapping,
     assurance: Mapping,
     peek: Mapping,
+    /// What the upper half of a check has where the adaptor has answered it.
+    session: Arc<AtomicU32>,
 }
 
 /// The part of a block that a range covers.
@@ -53,7 +57,13 @@ fn cut(base: u64, block_size: u64, offset: u64, length: u64) -> impl Iterator<It
 }
 
 impl RemoteWindow {
-    pub(crate) fn new(device: BorrowedFd<'_>, info: &Info, place: Place, length: u64) -> Result<Self, Error> {
+    pub(crate) fn new(
+        device: BorrowedFd<'_>,
+        info: &Info,
+        session: Arc<AtomicU32>,
+        place: Place,
+        length: u64,
+    ) -> Result<Self, Error> {
         let (window_size, space) = match place.space {
             Space::Memory => (info.window_size, 0),
             Space::Io => (info.io_window_size, ADDRESS_IO),
@@ -81,6 +91,7 @@ impl RemoteWindow {
             access: map(address, libc::PROT_READ | libc::PROT_WRITE)?,
             assurance: map(address | ADDRESS_ASSURANCE, libc::PROT_READ)?,
             peek: map(address | ADDRESS_ASSURANCE | ADDRESS_PEEK, libc::PROT_READ)?,
+            session,
         })
     }
 
@@ -138,6 +149,9 @@ impl RemoteWindow {
     /// Whether everything that this guest stored to and loaded from the offset's block, since the block's last
     /// check, was executed. It waits until that is known, and clears the block's errors.
     ///
+    /// All-ones (`0xff` in both directions) says that the adaptor was reset, disabled or replaced since, and that the
+    /// outcome is unknown: [`Adaptor::believe`](crate::Adaptor::believe) asks it, and after a reset checks answer again.
+    ///
     /// # Errors
     /// [`Error::Outside`].
     pub fn check(&self, offset: u64) -> Result<Status, Error> {
@@ -154,9 +168,12 @@ impl RemoteWindow {
 
     fn status(&self, alias: &Mapping, offset: u64) -> Result<Status, Error> {
         self.bytes(offset, 1)?;
-        let from = alias.at(self.skew.saturating_add(offset) & !3, 4)?;
-        // SAFETY: `at` gave an aligned address with 4 bytes of the mapping behind it.
-        Ok(Status::from_bits(unsafe { u32::load(from) }))
+        let from = alias.at(self.skew.saturating_add(offset) & !7, 8)?;
+        // SAFETY: `at` gave an aligned address with 8 bytes of the mapping behind it.
+        let answer = unsafe { u64::load(from) };
+        // Where there is no adaptor any more a machine may answer with 0.
+        let answered = (answer >> 32) as u32 == self.session.load(Ordering::Relaxed);
+        Ok(Status::from_bits(if answered { answer as u32 } else { u32::MAX }))
     }
 
     /// A load from the assurance space with a size of the caller's choice, for tests of the device. In one byte it

@@ -88,13 +88,25 @@ fn what_is_outside_the_mapped_part_is_refused_and_not_touched() {
 fn a_check_loads_the_aligned_word_around_the_same_offset() {
     let (adaptor, file) = fake();
     let window = adaptor.map(Place::memory(NODE, 0x3001), 0x1000).unwrap();
-    set_status(&file, 0x3004, 0x82);
+    set_status(&file, 0x3008, 0x82);
     assert_eq!(window.check(0).unwrap(), Status::OK);
-    for offset in 3..7 {
+    for offset in 7..15 {
         assert_eq!(window.check(offset).unwrap().write(), Code::NoWindow);
     }
     set_status(&file, 0x4000, 0x8100);
     assert_eq!(window.check(0xfff).unwrap().read(), Code::NoRoute);
+}
+
+#[test]
+fn what_another_than_this_adaptor_answers_is_no_status() {
+    let (adaptor, file) = fake();
+    let window = adaptor.map(Place::memory(NODE, 0), 0x1000).unwrap();
+    // As if the adaptor had another session than the one that answers.
+    file.write_all_at(&1_u32.to_ne_bytes(), address(4) | ADDRESS_ASSURANCE).unwrap();
+    for status in [0, 0x82] {
+        set_status(&file, 0, status);
+        assert_eq!(window.check(0).unwrap(), Status::from_bits(u32::MAX));
+    }
 }
 
 #[test]
@@ -103,13 +115,13 @@ fn the_io_space_and_the_peek_aliases_are_mapped_where_they_are() {
     let window = adaptor.map(Place::io(NODE, 0xe010), 0x1ff0).unwrap();
     window.store(0x1fec, 0x1122_3344_u32).unwrap();
     assert_eq!(bytes_at(&file, ADDRESS_IO | 0xfffc), 0x1122_3344_u32.to_ne_bytes());
-    set_status(&file, ADDRESS_IO | 0xe014, 0x82);
-    set_status(&file, ADDRESS_IO | ADDRESS_PEEK | 0xe014, 0x83);
+    set_status(&file, ADDRESS_IO | 0xe010, 0x82);
+    set_status(&file, ADDRESS_IO | ADDRESS_PEEK | 0xe010, 0x83);
     assert_eq!(window.check(4).unwrap().write(), Code::NoWindow);
     assert_eq!(window.peek(4).unwrap().write(), Code::AccessDenied);
     let memory = adaptor.map(Place::memory(NODE, 0xe010), 8).unwrap();
     assert_eq!(memory.check(4).unwrap(), Status::OK);
-    set_status(&file, ADDRESS_PEEK | 0xe014, 0x81);
+    set_status(&file, ADDRESS_PEEK | 0xe010, 0x81);
     assert_eq!(memory.peek(4).unwrap().write(), Code::NoRoute);
     for (offset, length) in [(0xfffc, 8), (0x10000, 1), (0, 0x10001)] {
         let result = adaptor.map(Place::io(NODE, offset), length);

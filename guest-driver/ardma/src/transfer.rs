@@ -101,10 +101,10 @@ impl<'a> Transfer<'a> {
         let mut attempts = 0_u32;
         loop {
             attempts = attempts.saturating_add(1);
-            let resets = self.adaptor.resets()?;
+            let lapses = self.adaptor.lapses()?;
             access()?;
-            let status = self.window.check(part.offset)?;
-            if self.adaptor.resets()? != resets {
+            let status = self.adaptor.believe(self.window.check(part.offset)?)?;
+            if self.adaptor.lapses()? != lapses {
                 self.counts.failed = self.counts.failed.saturating_add(1);
                 return Err(Error::Reset { direction, place, length: part.length });
             }

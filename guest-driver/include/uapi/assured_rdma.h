@@ -9,11 +9,22 @@
  * A window belongs to the open file that exported it: it goes when the file is closed for the last
  * time, so also when its process dies.
  *
+ * All who may open the file trust each other: they share the error log, and see each other's windows
+ * and failed blocks. What one user may hold is limited (EDQUOT), so that others have something left.
+ *
  * Errors that mean the same in every call:
  *   ENODEV      the adaptor was removed; nothing but close() will work on this file
- *   EIO         the adaptor does not answer (its registers read as all-ones), or an earlier command
- *               timed out; a reset may help
- *   ETIMEDOUT   this command timed out: whether it was carried out is unknown
+ *   EIO         the adaptor does not answer (its registers read as all-ones), or an earlier command is
+ *               not answered yet; a reset may help
+ *   ESTALE      the function was disabled, or is another one than it was (as after a migration): what
+ *               was made is lost, which ARDMA_EVENT_RESET told. ARDMA_IOC_RESET, or unbinding and
+ *               binding the driver, brings it back
+ *   ETIMEDOUT   this command was not answered in time. When the answer comes, what it made is taken
+ *               back, and what it was to take back is gone; where none comes the adaptor is reset
+ *   EINTR       killed while waiting; a command under way ends as with ETIMEDOUT
+ *   EACCES      the file is open for reading only, and the call makes or changes something
+ *   EDQUOT      more windows, keys, queues or doorbells than one user may hold without
+ *               CAP_SYS_RESOURCE (the module's parameter user_share)
  *   ENOTTY      no such call
  *   EINVAL      an argument is not as described, or a "zero" field is not 0
  *   EFAULT      the argument, or memory to export, is not (properly) mapped
@@ -33,10 +44,13 @@
  * [63:59] are 0, but for the doorbell pages of queues.
  *
  * The access space and the I/O space may be mapped for reading and writing, their assurance spaces
- * for reading only (EACCES). A mapping lies in one node's window (ENXIO), is MAP_SHARED and not
- * executable (EINVAL). All are uncached: each load and store reaches the adaptor as it was issued.
+ * for reading only (EACCES). A file that is open for reading only may map just the peek aliases of
+ * these (EACCES). A mapping lies in one node's window (ENXIO), is MAP_SHARED and not executable
+ * (EINVAL). All are uncached: each load and store reaches the adaptor as it was issued.
  * Use loads and stores of 1, 2, 4 or 8 bytes that are volatile; a load from an assurance space clears
- * what it returns, one from its peek alias does not. After the adaptor's removal an access to a
+ * what it returns, one from its peek alias does not. Check by loads of 8 bytes: only where bits 63 to 32
+ * are ardma_info.session it was this adaptor that answered, and bits 31 to 0 are its status word. A machine
+ * may answer loads by 0 where the adaptor was disabled or replaced. Each reset begins another session. After the adaptor's removal an access to a
  * mapping raises SIGBUS.
  */
 #define ARDMA_ADDR_IO		(1ULL << 56)
@@ -63,6 +77,7 @@
 /* Events; ardma_info.event_counts is indexed by their bit numbers. */
 #define ARDMA_EVENT_LINK	(1U << 0)	/* a node's state changed */
 #define ARDMA_EVENT_ERROR	(1U << 1)	/* the empty error log filled, or it overflowed */
+#define ARDMA_EVENT_ACK		(1U << 2)	/* a program acknowledged an overflow */
 #define ARDMA_EVENT_MEMORY	(1U << 3)	/* the memory bits of the status changed */
 #define ARDMA_EVENT_RESET	(1U << 4)	/* the adaptor was reset, its windows are lost */
 #define ARDMA_EVENT_DUPLICATE	(1U << 5)	/* the duplicate bit of the status changed */
@@ -102,7 +117,8 @@ struct ardma_info {
 	__u64 io_window_size;	/* bytes in each node's window of the I/O space */
 	__u64 messages_received; /* other nodes' messages taken in, since the reset */
 	__u64 message_overflows; /* and refused, because there was no room */
-	__u64 reserved;		/* zero */
+	__u32 session;		/* in bits 63 to 32 of checks of 8 bytes; 0 where the adaptor has none */
+	__u32 reserved;		/* zero */
 };
 
 /* Bits of ardma_node.state. */
@@ -166,8 +182,8 @@ struct ardma_export {
 
 /*
  * ARDMA_IOC_EXPORT_BAR: makes a window of what is behind a BAR of another PCI function of this
- * machine, so that other nodes reach that device. The function is kept enabled until the window
- * goes, and the window goes when the function is removed. Registers belong into the I/O space: in the
+ * machine, so that other nodes reach that device. The function is kept awake (D0) until the window
+ * goes, its decoding of memory is enabled, and the window goes when the function is removed. Registers belong into the I/O space: in the
  * other one, stores may be joined.
  *
  * Errors as of ARDMA_IOC_EXPORT, but for:
@@ -260,7 +276,8 @@ struct ardma_inventory {
 
 /*
  * ARDMA_IOC_OVERFLOW_ACK: it is known that any earlier access to the node may have failed; checks no
- * longer answer LOG_OVERFLOW for it. EINVAL beyond node 255.
+ * longer answer LOG_OVERFLOW for it, whichever program makes them. All programs are told by
+ * ARDMA_EVENT_ACK. EINVAL beyond node 255.
  */
 struct ardma_overflow_ack {
 	__u32 node;		/* in */
@@ -269,13 +286,14 @@ struct ardma_overflow_ack {
 
 /*
  * ARDMA_IOC_EVENTS: events since this file was opened or last asked; it never waits. While there
- * are some poll() gives POLLIN, with POLLPRI where ARDMA_EVENT_ERROR, ARDMA_EVENT_FAILED or
- * ARDMA_EVENT_RESET is among them. Once the adaptor is removed poll() gives POLLHUP and POLLERR.
+ * are some poll() gives POLLIN, with POLLPRI where ARDMA_EVENT_ERROR, ARDMA_EVENT_FAILED,
+ * ARDMA_EVENT_ACK or ARDMA_EVENT_RESET is among them. Once the adaptor is removed poll() gives POLLHUP and POLLERR.
  *
  * A reset drops stores that were not sent, and errors that were not checked: a check that returns 0
  * answers for the accesses since the last reset only. ARDMA_EVENT_RESET is there before the first
  * access after the reset is possible, so a program that asks for events after a check knows
- * whether there was one in between.
+ * whether there was one in between. The same holds for ARDMA_EVENT_ACK, which is there before the
+ * overflow is acknowledged: checks after it do not tell of errors before it that found no room.
  */
 struct ardma_events {
 	__u32 events;		/* out: ARDMA_EVENT_* */

@@ -9,6 +9,7 @@
 pub mod entry;
 mod faults;
 mod keys;
+mod list;
 mod operation;
 mod orders;
 mod queue;
@@ -35,10 +36,10 @@ use self::queue::{Alarm, Queue, Rest};
 use self::transfers::{Kind, Transfer, Transfers};
 use self::ways::Ways;
 use super::Instant;
-use super::address::{NodeSet, Place, Space};
+use super::address::NodeSet;
 use super::master::CommandStatus;
-use super::memory::{MemoryOperation, MemoryResult, OperationId};
-use super::status::{Code, Direction};
+use super::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId};
+use super::status::Code;
 use super::transaction::{Finished, Request, TransactionId};
 
 /// Queues for each node of the access space.
@@ -46,34 +47,26 @@ pub const QUEUES_PER_NODE: u32 = 16;
 /// The bit that tells the engine's memory operations from others.
 const OWN: u64 = 1 << 63;
 
+/// Where in a doorbell page a queue's state stands.
+const STATE: u64 = 0x18;
+/// Pieces that are cut, and queues that are served, before others than the engine have their turn.
+const WORK_AT_ONCE: usize = 1024;
+
 /// What a memory operation under way is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Purpose {
     /// To look at the submission ring.
     Ring,
-    /// To read a scatter list, in the memory of this key.
-    List(Key),
+    /// To read a part of the scatter list of this operation, in the memory of this key.
+    List(Key, u32),
     /// To put into memory what a transaction has read.
     Land(TransactionId),
-    /// To write so many completions.
-    Complete(u32),
+    /// To write completions.
+    Complete,
     /// To tell the guest that the queue is awake.
     Wake,
     /// To tell the guest that it is not.
     Doze,
-}
-
-/// A transaction that did not end well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Failure {
-    /// Where it went.
-    pub place: Place,
-    /// Bytes that it was to move.
-    pub len: usize,
-    /// Which way.
-    pub direction: Direction,
-    /// How it ended.
-    pub code: Code,
 }
 
 /// See the module.
@@ -98,7 +91,15 @@ pub struct Engine {
     faults: VecDeque<Fault>,
     next: u64,
     requests: VecDeque<Request>,
-    failures: VecDeque<Failure>,
+    /// Operations that ended with an error.
+    failed: u64,
+    /// Entries of all queues that were taken and not completed.
+    taken: u32,
+    /// Queues whose rings could not be reached, and when that is tried again.
+    stalled: Vec<Number>,
+    retry_at: Option<Instant>,
+    /// More was to be done than one call does.
+    is_cut: bool,
     /// Queues with completions that the guest waits for.
     ready: VecDeque<Number>,
     ready_event: bool,
@@ -126,7 +127,11 @@ impl Engine {
             faults: VecDeque::new(),
             next: 0,
             requests: VecDeque::new(),
-            failures: VecDeque::new(),
+            failed: 0,
+            taken: 0,
+            stalled: Vec::new(),
+            retry_at: None,
+            is_cut: false,
             ready: VecDeque::new(),
             ready_event: false,
             alarms: BTreeSet::new(),
@@ -182,13 +187,21 @@ impl Engine {
                 self.check_alarm(now, number);
             }
             0x10 => {
-                if queue.has_failed {
-                    queue.resume_at = Some(value);
-                }
+                queue.resume(value);
                 self.list(number);
             }
             _ => {}
         }
+    }
+
+    /// The guest reads so many bytes of a queue's doorbell page: its state, and 0 all around it.
+    pub fn peek(&self, number: Number, offset: u64, len: usize) -> Bytes {
+        let state = self.get(number).map_or(0, Queue::state).to_le_bytes();
+        let byte = |at: u64| {
+            let within = at.checked_sub(STATE).and_then(|within| usize::try_from(within).ok());
+            within.and_then(|within| state.get(within)).copied().unwrap_or(0)
+        };
+        (0u64..).take(len).map(|at| byte(offset.saturating_add(at))).collect()
     }
 
     /// The next queue with a completion that the guest waits for.
@@ -215,9 +228,9 @@ impl Engine {
         self.requests.pop_front()
     }
 
-    /// A transaction that did not end well, for the error log.
-    pub fn poll_failure(&mut self) -> Option<Failure> {
-        self.failures.pop_front()
+    /// Operations that ended with an error since the reset.
+    pub const fn failed(&self) -> u64 {
+        self.failed
     }
 
     /// A transaction has ended. One that is not known any more is ignored.
@@ -249,7 +262,7 @@ impl Engine {
     /// A piece has ended, whether it was sent or not.
     fn end_transfer(&mut self, now: Instant, id: TransactionId, code: Code, former: u64) {
         let Some(transfer) = self.transfers.remove(id) else { return };
-        let Transfer { queue: number, operation, place, bytes, kind, held, sent } = transfer;
+        let Transfer { queue: number, operation, at, place, bytes, held, sent, .. } = transfer;
         for &key in held.keys() {
             self.keys.release(key);
         }
@@ -261,17 +274,10 @@ impl Engine {
             if !code.is_ok() {
                 queue.fail();
             }
-            // A message is no data.
-            let moved = if place.at.space == Space::Memory { bytes } else { 0 };
             if let Some(operation) = queue.operation(operation) {
-                operation.end_piece(code, moved, former);
+                operation.end_piece(at, code, former);
             }
-            queue.harvest();
-        }
-        if !code.is_ok() && sent.is_some() {
-            let direction = if matches!(kind, Kind::Read(_)) { Direction::Read } else { Direction::Write };
-            let len = usize::try_from(bytes).unwrap_or(usize::MAX);
-            self.failures.push_back(Failure { place, len, direction, code });
+            self.harvest(number);
         }
         // Those that have waited come before the one whose room it was.
         for number in woken {
@@ -284,21 +290,29 @@ impl Engine {
         self.settle();
     }
 
-    /// The next memory operation, of the queues in turn.
+    /// The next memory operation, of the queues in turn. `None` comes also where much was done without one; then
+    /// [`Self::poll_timeout`] says that there is more to do.
     pub fn poll_operation(&mut self, now: Instant) -> Option<MemoryOperation> {
         if let served @ Some(_) = self.next_served() {
             return served;
         }
+        let mut work = 0usize;
         while let Some(number) = self.active.pop_front() {
             if let Some(queue) = self.queue(number) {
                 queue.is_listed = false;
             }
-            let operation = self.step(now, number);
+            let operation = self.step(now, number, &mut work);
             if operation.is_some() {
                 self.list(number);
                 return operation;
             }
+            work = work.saturating_add(1);
+            if work >= WORK_AT_ONCE {
+                self.is_cut = !self.active.is_empty();
+                return None;
+            }
         }
+        self.is_cut = false;
         None
     }
 
@@ -320,7 +334,7 @@ impl Engine {
     }
 
     /// One step of a queue: what has to be done soonest.
-    fn step(&mut self, now: Instant, number: Number) -> Option<MemoryOperation> {
+    fn step(&mut self, now: Instant, number: Number, work: &mut usize) -> Option<MemoryOperation> {
         if self.queue(number)?.is_closing {
             return None;
         }
@@ -339,7 +353,7 @@ impl Engine {
         if let operation @ Some(_) = self.land(number) {
             return operation;
         }
-        if let operation @ Some(_) = self.serve(now, number) {
+        if let operation @ Some(_) = self.serve(now, number, work) {
             return operation;
         }
         // What was handed out may have ended at once.
@@ -358,14 +372,18 @@ impl Engine {
         }
         match purpose {
             Purpose::Ring => self.ring_was_read(now, number, result),
-            Purpose::List(key) => self.list_was_read(number, key, result),
+            Purpose::List(key, index) => self.list_was_read(number, key, index, result),
             Purpose::Land(id) => {
-                let code = if result.is_ok() { Code::Ok } else { Code::LocalFault };
+                let code = match result {
+                    Ok(_) => Code::Ok,
+                    Err(MemoryFault::Partial) => Code::Partial,
+                    Err(_) => Code::LocalFault,
+                };
                 self.end_transfer(now, id, code, 0);
             }
-            Purpose::Complete(count) => self.completions_were_written(now, number, count, result.is_ok()),
-            Purpose::Wake => {}
-            Purpose::Doze => self.dozed(number),
+            Purpose::Complete => self.completions_were_written(now, number, result.is_ok()),
+            Purpose::Wake => self.woke(number),
+            Purpose::Doze => self.dozed(now, number, result.is_ok()),
         }
         self.list(number);
         self.settle();
@@ -373,16 +391,23 @@ impl Engine {
 
     /// When to call [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.is_cut {
+            return Some(Instant::ZERO);
+        }
         let alarm = self.alarms.first().map(|&(at, _)| at);
         let until = |&number: &Number| match self.get(number)?.rest {
             Rest::Awake(until) => Some(until),
             Rest::Asleep | Rest::Dozing | Rest::LastLook => None,
         };
-        self.awake.iter().filter_map(until).chain(alarm).min()
+        self.awake.iter().filter_map(until).chain(alarm).chain(self.retry_at).min()
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.is_cut = false;
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry();
+        }
         while let Some(&(at, number)) = self.alarms.first().filter(|(at, _)| *at <= now) {
             self.alarms.remove(&(at, number));
             if let Some(queue) = self.queue(number) {
@@ -398,13 +423,19 @@ impl Engine {
         let Some(queue) = self.queue(number) else { return };
         let alarm = queue.alarm(now);
         let at = if let Alarm::At(at) = alarm { Some(at) } else { None };
-        let tells = alarm == Alarm::Now && !core::mem::replace(&mut queue.is_ready, true);
         let before = core::mem::replace(&mut queue.alarm_at, at);
         if before != at {
             before.map(|before| self.alarms.remove(&(before, number)));
             at.map(|at| self.alarms.insert((at, number)));
         }
-        if tells {
+        if alarm == Alarm::Now {
+            self.tell_ready(number);
+        }
+    }
+
+    /// The guest is told of the queue.
+    fn tell_ready(&mut self, number: Number) {
+        if self.queue(number).is_some_and(|queue| !core::mem::replace(&mut queue.is_ready, true)) {
             self.ready.push_back(number);
             self.ready_event = true;
         }

@@ -1,13 +1,14 @@
 //! An operation of a queue between its entry and its completion: what of it was handed out, and how that ended.
 //!
 //! Invariant: it is given out in pieces of at most so many bytes, in order; after its first error no more of it is
-//! given out, and it has ended when no piece is under way.
+//! given out, and it has ended when no piece is under way. A code that says "not executed" is in its completion only if
+//! nothing of it was executed.
 
 use super::entry::{Action, Completion, Malformed, Submission};
 use crate::adaptor::address::NodeSet;
 use crate::adaptor::mesh::limits::LENT_BYTES;
 use crate::adaptor::mesh::packet::MAX_PAYLOAD;
-use crate::adaptor::status::{Code, StatusWord};
+use crate::adaptor::status::{Class, Code, StatusWord};
 
 /// The most bytes of a piece that is to go over a link.
 pub const MAX_PIECE: u64 = MAX_PAYLOAD as u64;
@@ -39,22 +40,32 @@ pub(super) struct Operation {
     is_told: bool,
     /// Pieces under way.
     under_way: u32,
-    /// Bytes that were moved, before the first error.
-    done: u64,
-    failure: Option<Code>,
+    /// The first byte that was not moved, as far as it is known, and why not.
+    failure: Option<(u64, Code)>,
+    /// A part was executed, or may have been.
+    is_touched: bool,
     former: u64,
 }
 
 impl Operation {
     /// `beside` are the nodes of the same process.
     pub(super) fn new(submission: Result<Submission, Malformed>, beside: NodeSet) -> Self {
-        let failure = submission.is_err().then_some(Code::BadRequest);
+        let failure = submission.is_err().then_some((0, Code::BadRequest));
         let is_lent = |submission: &Submission| {
             matches!(submission.action, Action::Write | Action::Message { .. })
                 && beside.contains(submission.node)
         };
         let longest = if submission.as_ref().is_ok_and(is_lent) { LENT_BYTES } else { MAX_PIECE };
-        Self { submission, longest, next: 0, is_told: false, under_way: 0, done: 0, failure, former: 0 }
+        Self {
+            submission,
+            longest,
+            next: 0,
+            is_told: false,
+            under_way: 0,
+            failure,
+            is_touched: false,
+            former: 0,
+        }
     }
 
     /// Whether anything of it was handed out.
@@ -97,29 +108,53 @@ impl Operation {
         self.under_way = self.under_way.saturating_add(1);
     }
 
-    /// A piece that moved `bytes` ended, the oldest under way. Of an atomic operation, `former` is what was there before.
-    pub(super) fn end_piece(&mut self, code: Code, bytes: u64, former: u64) {
+    /// The piece that began at byte `at` of it has ended. Of an atomic operation, `former` is what was there before.
+    pub(super) fn end_piece(&mut self, at: u64, code: Code, former: u64) {
         self.under_way = self.under_way.saturating_sub(1);
-        if !code.is_ok() {
-            self.fail(code);
-        } else if !self.has_failed() {
-            self.done = self.done.saturating_add(bytes);
+        self.is_touched |= matches!(code.class(), Class::Ok | Class::Unknown);
+        if code.is_ok() {
             self.former = former;
+        } else {
+            self.fail_at(at, code);
         }
     }
 
     /// It is not to go on; what is under way goes on all the same.
     pub(super) fn fail(&mut self, code: Code) {
-        self.failure.get_or_insert(code);
+        if !self.has_failed() {
+            self.fail_at(self.next, code);
+        }
+    }
+
+    /// Of several errors that of the lowest byte counts.
+    fn fail_at(&mut self, at: u64, code: Code) {
+        if self.failure.is_none_or(|(first, _)| at < first) {
+            self.failure = Some((at, code));
+        }
+    }
+
+    /// How it ended, where it begins to be undone, and what the last field of its completion says.
+    fn outcome(&self) -> (Code, u64, u64) {
+        let moved = match self.submission {
+            Ok(Submission { action: Action::FetchAdd(_) | Action::CompareSwap { .. }, len, .. }) => len,
+            _ => self.next,
+        };
+        match self.failure {
+            None => (Code::Ok, moved, self.former),
+            Some((at, code)) if self.is_touched && code.class() != Class::Unknown => {
+                (Code::Partial, at, code.bits().into())
+            }
+            Some((at, code)) => (code, at, 0),
+        }
     }
 
     pub(super) fn has_ended(&self) -> bool {
         self.under_way == 0 && self.piece() == Piece::Nothing
     }
 
-    /// What its completion says.
+    /// What its completion says, when it has ended.
     pub(super) fn completion(&self) -> Completion {
-        let code = self.failure.unwrap_or(Code::Ok);
+        let (code, done, former) = self.outcome();
         let (cookie, word) = match &self.submission {
             Ok(Submission { action: Action::Write | Action::Message { .. }, cookie, .. }) => {
                 (*cookie, StatusWord { read: Code::Ok, write: code })
@@ -131,11 +166,12 @@ impl Operation {
                 (*cookie, StatusWord { read: code, write: code })
             }
         };
-        Completion { status: word.bits(), cookie, done: self.done, former: self.former }
+        Completion { status: word.bits(), cookie, done, former }
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
 mod tests {
     use super::super::entry::Local;
     use super::*;
@@ -167,9 +203,9 @@ mod tests {
         let data = |at, len| Piece::Data { at, len };
         let expected = [data(0, MAX_PIECE), data(MAX_PIECE, MAX_PIECE), data(2 * MAX_PIECE, 1)];
         assert_eq!(hand_out_all(&mut write), expected);
-        for len in [MAX_PIECE, MAX_PIECE, 1] {
+        for at in [0, MAX_PIECE, 2 * MAX_PIECE] {
             assert!(!write.has_ended());
-            write.end_piece(Code::Ok, len, 0);
+            write.end_piece(at, Code::Ok, 0);
         }
         assert!(write.has_ended());
         assert_eq!((write.completion().done, write.completion().status), (2 * MAX_PIECE + 1, 0));
@@ -202,17 +238,46 @@ mod tests {
     }
 
     #[test]
-    fn the_first_error_counts_and_bytes_behind_it_do_not() {
+    fn the_lowest_error_counts_and_bytes_behind_it_do_not() {
         let mut read = operation(Action::Read, 4 * MAX_PIECE);
         (0..3).for_each(|_| read.hand_out(read.piece()));
-        read.end_piece(Code::Ok, MAX_PIECE, 0);
-        read.end_piece(Code::AccessDenied, MAX_PIECE, 0);
+        read.end_piece(2 * MAX_PIECE, Code::NoWindow, 0);
         assert_eq!(read.piece(), Piece::Nothing, "the rest is not handed out");
+        read.end_piece(MAX_PIECE, Code::AccessDenied, 0);
         assert!(!read.has_ended());
-        read.end_piece(Code::Ok, MAX_PIECE, 0);
+        read.end_piece(0, Code::Ok, 0);
         assert!(read.has_ended());
         read.fail(Code::Flushed);
-        assert_eq!((read.completion().done, read.completion().status), (MAX_PIECE, 0x8300));
+        let expected = Completion { status: 0xc700, cookie: 1, done: MAX_PIECE, former: 0x83 };
+        assert_eq!(read.completion(), expected, "a part was moved");
+    }
+
+    #[test]
+    fn a_code_says_not_executed_only_if_nothing_was() {
+        let ends = [Code::Ok, Code::NoWindow, Code::LinkDown, Code::Timeout, Code::Partial];
+        for codes in ends.iter().flat_map(|a| ends.iter().map(move |b| [*a, *b])) {
+            for order in [[0, 1], [1, 0]] {
+                for (rest, is_flushed) in [(1, true), (0, false)] {
+                    let mut write = operation(Action::Write, (2 + rest) * MAX_PIECE);
+                    (0..2).for_each(|_| write.hand_out(write.piece()));
+                    if is_flushed {
+                        write.fail(Code::Flushed);
+                    }
+                    for index in order {
+                        write.end_piece(index as u64 * MAX_PIECE, codes[index], 0);
+                    }
+                    assert!(write.has_ended());
+                    let Completion { status, done, .. } = write.completion();
+                    let code = Code::from_bits(status as u8).unwrap();
+                    let prefix = codes.iter().take_while(|code| code.is_ok()).count() as u64;
+                    let is_clean = codes.iter().all(|c| matches!(c.class(), Class::Retry | Class::Permanent));
+                    let case = format!("{codes:?} {order:?} {is_flushed}: {code:?}");
+                    assert_eq!(code.is_ok(), prefix == 2 && !is_flushed, "{case}");
+                    assert_eq!(matches!(code.class(), Class::Retry | Class::Permanent), is_clean, "{case}");
+                    assert_eq!(done, prefix * MAX_PIECE, "{case}");
+                }
+            }
+        }
     }
 
     #[test]
@@ -221,22 +286,24 @@ mod tests {
         let mut operation_ = operation(message, 8);
         operation_.hand_out(operation_.piece());
         assert_eq!(operation_.piece(), Piece::Later);
-        operation_.end_piece(Code::Ok, 8, 0);
+        operation_.end_piece(0, Code::Ok, 0);
         assert_eq!(operation_.piece(), Piece::Message);
         assert!(!operation_.has_ended());
         operation_.hand_out(Piece::Message);
-        operation_.end_piece(Code::Ok, 0, 0);
+        operation_.end_piece(8, Code::AccessDenied, 0);
         assert!(operation_.has_ended());
+        let refused = Completion { status: 0xc7, cookie: 1, done: 8, former: 0x83 };
+        assert_eq!(operation_.completion(), refused, "its data was written");
         let mut failed = operation(message, 8);
         failed.hand_out(failed.piece());
-        failed.end_piece(Code::NoWindow, 8, 0);
+        failed.end_piece(0, Code::NoWindow, 0);
+        assert_eq!(failed.completion(), Completion { status: 0x82, cookie: 1, done: 0, former: 0 });
         assert!(failed.has_ended(), "nobody is told of data that is not there");
         assert_eq!(hand_out_all(&mut operation(message, 0)), [Piece::Message]);
     }
 
     #[test]
     fn nothing_to_move_ends_at_once() {
-        assert!(operation(Action::Write, 0).has_ended());
         assert!(operation(Action::Fence, 0).has_ended());
         let malformed = Operation::new(Err(Malformed { cookie: 6 }), NodeSet::EMPTY);
         assert!(malformed.has_ended());
@@ -247,11 +314,11 @@ mod tests {
     fn an_atomic_one_has_a_result_and_one_code_in_both_places() {
         let mut add = operation(Action::FetchAdd(1), 8);
         assert_eq!(hand_out_all(&mut add), [Piece::Atomic]);
-        add.end_piece(Code::Ok, 8, 41);
+        add.end_piece(0, Code::Ok, 41);
         assert_eq!((add.completion().former, add.completion().done), (41, 8));
         let mut failed = operation(Action::FetchAdd(1), 8);
         failed.hand_out(Piece::Atomic);
-        failed.end_piece(Code::Timeout, 8, 0);
+        failed.end_piece(0, Code::Timeout, 0);
         assert_eq!(failed.completion().status, 0xc1c1);
     }
 }

@@ -117,7 +117,9 @@ impl Engine {
         let place = usize::try_from(number).ok().and_then(|at| self.queues.get_mut(at));
         if let Some(queue) = place.and_then(Option::take) {
             self.keys.unpin(queue.shape.key);
+            self.taken = self.taken.saturating_sub(queue.taken());
         }
+        self.stalled.retain(|&other| other != number);
         self.active.retain(|&other| other != number);
         self.awake.retain(|&other| other != number);
         self.ready.retain(|&other| other != number);

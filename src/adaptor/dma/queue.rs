@@ -7,13 +7,15 @@ use bytes::Bytes;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use super::entry::{COMPLETION_SIZE, Completion, HEAD_SIZE, ListEntry, SUBMISSION_SIZE};
+use super::entry::{COMPLETION_SIZE, Completion, HEAD_SIZE, SUBMISSION_SIZE};
 use super::keys::Key;
+use super::list::List;
 use super::operation::Operation;
 use crate::adaptor::Instant;
 use crate::adaptor::master::CommandStatus;
 use crate::adaptor::mesh::batch::SHORT;
 use crate::adaptor::messages::Coalescing;
+use crate::adaptor::status::Code;
 use crate::adaptor::transaction::TransactionId;
 
 /// The number of a queue, which is that of its doorbell page.
@@ -21,10 +23,18 @@ pub type Number = u32;
 
 /// The most entries of a queue that are taken and not completed.
 const MAX_TAKEN: u32 = 2048;
+/// Those that it may have taken whatever others have.
+const SURE_TAKEN: u32 = 16;
 /// The most requests of a queue that are under way.
 const MAX_REQUESTS: u32 = 1024;
 /// The most bytes that these move.
 const MAX_BYTES: u64 = 4 << 20;
+/// Bits of STATE: an operation failed, and the queue was not resumed since.
+const FAILED: u32 = 1 << 0;
+/// A ring could not be reached.
+const UNREACHABLE: u32 = 1 << 1;
+/// More entries were posted than the ring has.
+const OVERRUN: u32 = 1 << 2;
 /// Completions that are worth to be written, where what was read is still to be put into local memory.
 const ENOUGH: usize = 64;
 
@@ -79,17 +89,6 @@ pub(super) enum Rest {
     LastLook,
 }
 
-/// The scatter list of the operation that is handed out.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum List {
-    /// It was not read.
-    Unread,
-    /// It is being read.
-    Reading,
-    /// Entry by entry; the front one is cut as it is used.
-    Read(VecDeque<ListEntry>),
-}
-
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Queue {
@@ -116,14 +115,24 @@ pub(super) struct Queue {
     /// After an error, until the guest resumes it.
     pub(super) has_failed: bool,
     /// The first entry that is to be executed again.
-    pub(super) resume_at: Option<u32>,
+    resume_at: Option<u32>,
+    /// The entry behind the last one that was flushed since the error.
+    flushed: Option<u32>,
+    /// What is to be written, from number `written` on; kept until it is there.
     pub(super) done: VecDeque<Completion>,
     /// The index of the next completion to write.
     pub(super) written: u32,
-    pub(super) is_writing: bool,
+    /// Of `done`, how many are being written.
+    pub(super) writing: usize,
     pub(super) rest: Rest,
-    /// The guest is to be told that it is awake.
+    /// The guest is to be told whether it is awake.
     pub(super) tells: bool,
+    /// It is being told.
+    pub(super) is_telling: bool,
+    /// Its rings could not be reached, and are left alone until they are tried again.
+    pub(super) is_stalled: bool,
+    /// An entry was overwritten before it was taken: no more are.
+    pub(super) is_overrun: bool,
     pub(super) armed: Option<u32>,
     /// When the guest is told of what it waits for, at the latest.
     pub(super) due: Option<Instant>,
@@ -150,18 +159,22 @@ impl Queue {
             is_reading: false,
             operations: VecDeque::new(),
             cursor: 0,
-            list: List::Unread,
+            list: List::default(),
             landings: VecDeque::new(),
             waits: false,
             requests: 0,
             bytes: 0,
             has_failed: false,
             resume_at: None,
+            flushed: None,
             done: VecDeque::new(),
             written: 0,
-            is_writing: false,
+            writing: 0,
             rest: Rest::Asleep,
             tells: false,
+            is_telling: false,
+            is_stalled: false,
+            is_overrun: false,
             armed: None,
             due: None,
             alarm_at: None,
@@ -177,20 +190,48 @@ impl Queue {
         self.running == 0 && self.requests == 0
     }
 
-    /// How many more entries may be taken now.
-    pub(super) fn room(&self) -> u32 {
-        let taken = self.head.wrapping_sub(self.written);
-        if self.may_take() { self.shape.entries.min(MAX_TAKEN).saturating_sub(taken) } else { 0 }
+    /// Entries that were taken and not completed.
+    pub(super) const fn taken(&self) -> u32 {
+        self.head.wrapping_sub(self.written)
     }
 
-    /// Whether the next entry may be taken: one that is to be executed after an error has to wait for all before it.
-    pub(super) fn may_take(&self) -> bool {
-        !self.resumes() || self.operations.is_empty()
+    /// How many more entries may be taken now, where `spare` of them may be beyond what each queue may have.
+    pub(super) fn room(&self, spare: u32) -> u32 {
+        let most = SURE_TAKEN.saturating_add(spare).min(self.shape.entries).min(MAX_TAKEN);
+        most.saturating_sub(self.taken())
     }
 
-    /// Whether the next entry is one from which on entries are executed again.
-    fn resumes(&self) -> bool {
-        self.has_failed && self.resume_at.is_some_and(|at| self.head.wrapping_sub(at).cast_signed() >= 0)
+    /// What STATE reads.
+    pub(super) fn state(&self) -> u32 {
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        bit(self.has_failed, FAILED) | bit(self.is_stalled, UNREACHABLE) | bit(self.is_overrun, OVERRUN)
+    }
+
+    /// The guest wants entries from this number on to be executed again. It is not done where some of these were flushed: the
+    /// guest did not see that yet.
+    pub(super) fn resume(&mut self, at: u32) {
+        if self.has_failed && self.flushed.is_none_or(|flushed| at.wrapping_sub(flushed).cast_signed() >= 0) {
+            self.resume_at = Some(at);
+        }
+    }
+
+    /// Whether the entry at the cursor is one from which on entries are executed again.
+    pub(super) fn resumes(&self) -> bool {
+        let index = self.cursor_index();
+        self.has_failed && self.resume_at.is_some_and(|at| index.wrapping_sub(at).cast_signed() >= 0)
+    }
+
+    /// All before the entry at the cursor have ended, and it is executed again.
+    pub(super) const fn go_on(&mut self) {
+        (self.has_failed, self.resume_at, self.flushed) = (false, None, None);
+    }
+
+    /// The operation at the cursor is not executed.
+    pub(super) fn flush(&mut self) {
+        self.flushed = Some(self.cursor_index().wrapping_add(1));
+        if let Some(operation) = self.operations.get_mut(self.cursor) {
+            operation.fail(Code::Flushed);
+        }
     }
 
     /// Whether another request may be under way.
@@ -217,12 +258,11 @@ impl Queue {
     /// The next operation is handed out.
     pub(super) fn advance(&mut self) {
         self.cursor = self.cursor.saturating_add(1);
-        self.list = List::Unread;
+        self.list = List::default();
     }
 
     /// Takes an operation in.
     pub(super) fn take(&mut self, operation: Operation) {
-        self.has_failed &= !self.resumes();
         self.head = self.head.wrapping_add(1);
         self.operations.push_back(operation);
     }
@@ -230,34 +270,35 @@ impl Queue {
     /// An operation has failed: those that were not begun are not executed.
     pub(super) fn fail(&mut self) {
         if !self.has_failed {
+            self.go_on();
             self.has_failed = true;
-            self.resume_at = None;
         }
     }
 
-    /// Moves operations that have ended to the completions. Whether there were any.
-    pub(super) fn harvest(&mut self) -> bool {
-        let before = self.done.len();
+    /// Moves operations that have ended to the completions; how many of them failed.
+    pub(super) fn harvest(&mut self) -> u64 {
+        let mut failed = 0u64;
         // What was not handed out whole has not ended, unless it has failed.
         while let Some(operation) = self.operations.front().filter(|operation| operation.has_ended()) {
             if self.cursor == 0 && !operation.has_failed() {
                 break;
             }
             let completion = operation.completion();
+            failed = failed.saturating_add(operation.has_failed().into());
             if self.cursor == 0 {
-                self.list = List::Unread;
+                self.list = List::default();
             }
             self.cursor = self.cursor.saturating_sub(1);
             self.operations.pop_front();
             self.done.push_back(completion);
         }
-        self.done.len() > before
+        failed
     }
 
     /// Whether what was read goes to local memory before completions are written: it is short, and there will be more of them then.
     pub(super) fn lands_first(&self) -> bool {
         let is_short = |(_, data): &(TransactionId, Bytes)| data.len() <= SHORT;
-        self.done.len() < ENOUGH && self.landings.front().is_some_and(is_short)
+        self.done.len().saturating_sub(self.writing) < ENOUGH && self.landings.front().is_some_and(is_short)
     }
 
     /// Whether an armed completion is there: at once, or at a time, or not.

@@ -5,10 +5,11 @@
 
 use bytes::Bytes;
 
-use super::entry::{ATOMIC_SIZE, Action, LIST_ENTRY_SIZE, Local, Submission, parse_list};
+use super::entry::{ATOMIC_SIZE, Action, Local, Submission};
 use super::keys::{Key, LocalRights};
+use super::list::Next;
 use super::operation::{MAX_PIECE, Piece};
-use super::queue::{List, Number};
+use super::queue::Number;
 use super::transfers::{Held, Kind, Transfer};
 use super::{Engine, Purpose};
 use crate::adaptor::Instant;
@@ -29,8 +30,8 @@ enum Cut {
     Next,
     /// Nothing can be sent now.
     Stop,
-    /// Its list has to be read before.
-    ReadList(Key, u64, u32),
+    /// These bytes of its list have to be read before: key, first byte and length.
+    ReadList(Key, u64, u64),
 }
 
 /// The data of a piece on this side.
@@ -44,17 +45,23 @@ enum Found {
 }
 
 impl Engine {
-    /// Cuts the pieces of the queue's turn; reads the scatter list where one is needed.
-    pub(super) fn serve(&mut self, now: Instant, number: Number) -> Option<MemoryOperation> {
+    /// Cuts the pieces of the queue's turn; reads the scatter list where one is needed. Adds to `work` what was looked at.
+    pub(super) fn serve(
+        &mut self,
+        now: Instant,
+        number: Number,
+        work: &mut usize,
+    ) -> Option<MemoryOperation> {
         let mut bytes = 0u64;
         let mut list = None;
         for _ in 0..PIECES_A_TURN {
+            *work = work.saturating_add(1);
             match self.cut(now, number) {
                 Cut::Sent(len) => bytes = bytes.saturating_add(len),
                 Cut::Next => {}
                 Cut::Stop => break,
-                Cut::ReadList(key, offset, count) => {
-                    list = Some((key, offset, count));
+                Cut::ReadList(key, offset, len) => {
+                    list = Some((key, offset, len));
                     break;
                 }
             }
@@ -62,21 +69,28 @@ impl Engine {
                 break;
             }
         }
-        self.queue(number)?.harvest();
+        self.harvest(number);
         if bytes > 0 {
             self.list(number);
         }
-        list.and_then(|(key, offset, count)| self.read_list(number, key, offset, count))
+        list.and_then(|(key, offset, len)| self.read_list(number, key, offset, len))
     }
 
     /// Cuts the next piece of the operation at the cursor.
     fn cut(&mut self, now: Instant, number: Number) -> Cut {
         let Some(queue) = self.queue(number) else { return Cut::Stop };
-        let (cursor, has_failed) = (queue.cursor, queue.has_failed);
+        let cursor = queue.cursor;
+        if queue.resumes() {
+            if cursor > 0 {
+                return Cut::Stop;
+            }
+            queue.go_on();
+        }
+        let has_failed = queue.has_failed;
         let Some(operation) = queue.operations.get_mut(cursor) else { return Cut::Stop };
         if has_failed {
             if operation.piece() != Piece::Nothing || !operation.is_started() {
-                operation.fail(Code::Flushed);
+                queue.flush();
             }
         } else if operation.has_failed() && !operation.is_started() {
             // Malformed.
@@ -88,7 +102,7 @@ impl Engine {
             return Cut::Stop;
         }
         let Some(operation) = queue.operations.get(cursor) else { return Cut::Stop };
-        let piece = operation.piece();
+        let mut piece = operation.piece();
         let submission = match (piece, operation.submission) {
             (Piece::Later, _) => return Cut::Stop,
             (Piece::Nothing, _) | (_, Err(_)) => {
@@ -97,11 +111,17 @@ impl Engine {
             }
             (Piece::Data { .. } | Piece::Atomic | Piece::Message, Ok(submission)) => submission,
         };
-        if let (Piece::Data { .. }, Local::List(key, offset, count)) = (piece, submission.local) {
-            match queue.list {
-                List::Unread => return Cut::ReadList(key, offset, count),
-                List::Reading => return Cut::Stop,
-                List::Read(_) => {}
+        if let (Piece::Data { at, len }, Local::List(key, offset, count)) = (piece, submission.local) {
+            match queue.list.next(count) {
+                Next::Use(left) => piece = Piece::Data { at, len: len.min(left) },
+                Next::Read(begin, len) => return Cut::ReadList(key, offset.saturating_add(begin), len),
+                Next::Wait => return Cut::Stop,
+                // A list that adds up has entries for every byte.
+                Next::End => {
+                    let index = queue.cursor_index();
+                    self.refuse(number, index, Code::BadRequest);
+                    return Cut::Next;
+                }
             }
         }
         let len = match piece {
@@ -141,14 +161,14 @@ impl Engine {
         if let Some(operation) = queue.operation(index) {
             operation.hand_out(piece);
         }
-        let at = match (piece, submission.action) {
-            (Piece::Data { at, .. }, _) => Location::memory(submission.remote.saturating_add(at)),
+        let (at, location) = match (piece, submission.action) {
+            (Piece::Data { at, .. }, _) => (at, Location::memory(submission.remote.saturating_add(at))),
             (Piece::Message, Action::Message { doorbell, .. }) => {
-                Location::io(u64::from(doorbell).saturating_mul(DOORBELL_SIZE))
+                (submission.len, Location::io(u64::from(doorbell).saturating_mul(DOORBELL_SIZE)))
             }
-            _ => Location::memory(submission.remote),
+            _ => (0, Location::memory(submission.remote)),
         };
-        let place = Place { node: submission.node, at };
+        let place = Place { node: submission.node, at: location };
         let is_there = found.is_some();
         let (kind, request) = match (submission.action, found.unwrap_or(Found::Nothing)) {
             (Action::Read, found) => {
@@ -162,7 +182,7 @@ impl Engine {
             (_, found) => (Kind::Write, RequestKind::Write(payload(found, len))),
         };
         let sent = is_there.then_some(now);
-        let transfer = Transfer { queue: number, operation: index, place, bytes: len, kind, held, sent };
+        let transfer = Transfer { queue: number, operation: index, at, place, bytes: len, kind, held, sent };
         let id = self.transfers.insert(transfer);
         if !is_there {
             // Nothing is sent of what is not there.
@@ -203,20 +223,12 @@ impl Engine {
                 held.add(key);
             }
             Local::List(..) => {
-                let List::Read(entries) = &mut queue.list else { return None };
                 let mut left = len;
                 while left > 0 {
-                    let entry = entries.front_mut()?;
-                    let count = entry.len.min(left);
-                    let range = (entry.offset, count);
-                    self.keys.hold(domain, entry.key, needed, range, &mut segments)?;
-                    held.add(entry.key);
-                    entry.offset = entry.offset.checked_add(count)?;
-                    entry.len = entry.len.saturating_sub(count);
+                    let (key, offset, count) = queue.list.use_some(left)?;
+                    self.keys.hold(domain, key, needed, (offset, count), &mut segments)?;
+                    held.add(key);
                     left = left.saturating_sub(count);
-                    if entry.len == 0 {
-                        entries.pop_front();
-                    }
                 }
             }
         }
@@ -235,39 +247,38 @@ impl Engine {
         }
     }
 
-    fn read_list(&mut self, number: Number, key: Key, offset: u64, count: u32) -> Option<MemoryOperation> {
+    fn read_list(&mut self, number: Number, key: Key, offset: u64, len: u64) -> Option<MemoryOperation> {
         let queue = self.queue(number)?;
         let (domain, index) = (queue.shape.domain, queue.cursor_index());
-        let len = u64::from(count).saturating_mul(LIST_ENTRY_SIZE);
         let mut segments = Vec::new();
         let found = self.keys.hold(domain, key, LocalRights::READ, (offset, len), &mut segments);
         let Some(()) = found else {
             self.refuse(number, index, Code::BadKey);
             return None;
         };
-        self.queue(number)?.list = List::Reading;
-        let id = self.begin(number, Purpose::List(key));
+        self.queue(number)?.list.begin();
+        let id = self.begin(number, Purpose::List(key, index));
         Some(MemoryOperation::Read { id, home: Home::Guest, segments })
     }
 
-    /// The list of the operation at the cursor was read. Nothing else moves the cursor meanwhile but the end of the operation.
-    pub(super) fn list_was_read(&mut self, number: Number, key: Key, result: MemoryResult) {
+    /// A slice of the list of the operation with this index was read.
+    pub(super) fn list_was_read(&mut self, number: Number, key: Key, index: u32, result: MemoryResult) {
         self.keys.release(key);
-        let Some(queue) = self.queue(number).filter(|queue| queue.list == List::Reading) else { return };
-        let index = queue.cursor_index();
+        let Some(queue) = self.queue(number) else { return };
+        // The operation may have ended meanwhile.
+        if queue.cursor_index() != index || !queue.list.is_reading() {
+            return;
+        }
         let submission = queue.operation(index).and_then(|operation| operation.submission.ok());
-        let len = submission.map_or(0, |submission| submission.len);
-        let list = match result {
-            Ok(data) => parse_list(&data, len).ok_or(Code::BadRequest),
-            Err(_) => Err(Code::LocalFault),
-        };
-        match list {
-            Ok(entries) => queue.list = List::Read(entries.into()),
-            Err(code) => self.refuse(number, index, code),
+        let Some(Submission { len, local: Local::List(_, _, count), .. }) = submission else { return };
+        match result {
+            Ok(slice) if queue.list.take(&slice, count, len) => {}
+            Ok(_) => self.refuse(number, index, Code::BadRequest),
+            Err(_) => self.refuse(number, index, Code::LocalFault),
         }
     }
 
-    /// An operation ends before anything of it was sent.
+    /// An operation ends before what is next of it is sent.
     fn refuse(&mut self, number: Number, index: u32, code: Code) {
         let Some(queue) = self.queue(number) else { return };
         if let Some(operation) = queue.operation(index) {
@@ -275,7 +286,7 @@ impl Engine {
         }
         queue.fail();
         queue.advance();
-        queue.harvest();
+        self.harvest(number);
         self.list(number);
     }
 }

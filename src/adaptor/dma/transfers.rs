@@ -62,6 +62,8 @@ pub(super) struct Transfer {
     pub(super) queue: Number,
     /// The index of its operation in the queue.
     pub(super) operation: u32,
+    /// From which byte of the operation on.
+    pub(super) at: u64,
     pub(super) place: Place,
     /// Bytes that it moves.
     pub(super) bytes: u64,
@@ -142,7 +144,7 @@ mod tests {
     fn transfer(operation: u32) -> Transfer {
         let place = Place { node: NodeId(1), at: Location::memory(0) };
         let held = Held::Nothing;
-        Transfer { queue: 0, operation, place, bytes: 0, kind: Kind::Write, held, sent: None }
+        Transfer { queue: 0, operation, at: 0, place, bytes: 0, kind: Kind::Write, held, sent: None }
     }
 
     #[test]

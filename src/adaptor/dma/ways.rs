@@ -22,6 +22,8 @@ const LEAST: u64 = 64 << 10;
 const MOST: u64 = BULK_BYTES as u64;
 /// The most bytes to all nodes together.
 const TOTAL: u64 = 64 << 20;
+/// The most requests to all nodes together.
+const TOTAL_REQUESTS: usize = 16 << 10;
 /// Answers that take at most so much longer than the way itself let the allowance grow.
 const FAST: Duration = Duration::from_millis(4);
 /// Answers that take more than so much longer halve it.
@@ -80,6 +82,7 @@ impl Way {
 pub(super) struct Ways {
     ways: BTreeMap<NodeId, Way>,
     bytes: u64,
+    requests: usize,
     /// Queues that wait because too much is under way to all nodes together.
     waiting: VecDeque<Number>,
 }
@@ -98,7 +101,7 @@ impl Ways {
         let way = self.ways.entry(node).or_default();
         // The last one may be longer than what is left: else a long one would wait for ever where short ones take all that becomes free.
         let is_full = way.requests >= BULK_REQUESTS || way.bytes >= way.allowance;
-        let is_much = self.bytes >= TOTAL;
+        let is_much = self.bytes >= TOTAL || self.requests >= TOTAL_REQUESTS;
         if is_full || is_much {
             let waiting = if is_full { &mut way.waiting } else { &mut self.waiting };
             if !core::mem::replace(waits, true) {
@@ -112,6 +115,7 @@ impl Ways {
         way.bytes = way.bytes.saturating_add(bytes);
         way.requests = way.requests.saturating_add(1);
         self.bytes = self.bytes.saturating_add(bytes);
+        self.requests = self.requests.saturating_add(1);
         true
     }
 
@@ -128,13 +132,14 @@ impl Ways {
         way.bytes = way.bytes.saturating_sub(bytes);
         way.requests = way.requests.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
+        self.requests = self.requests.saturating_sub(1);
         if let Some(sent) = sent {
             way.learn(now, bytes, sent);
         }
         // One for each that ends: the second would find the first to have taken all, and be behind it again. All where nothing more will end.
         let woken = if way.requests == 0 { way.waiting.len() } else { way.waiting.len().min(1) };
         wake.extend(way.waiting.drain(..woken));
-        let woken = if self.bytes == 0 { self.waiting.len() } else { self.waiting.len().min(1) };
+        let woken = if self.requests == 0 { self.waiting.len() } else { self.waiting.len().min(1) };
         wake.extend(self.waiting.drain(..woken));
         if way.requests == 0 && way.waiting.is_empty() && way.allowance == FIRST {
             self.ways.remove(&node);

@@ -1,15 +1,14 @@
 //! The command mailbox: takes a descriptor out of guest memory, step by step, and acts on it.
 //!
-//! Invariant: at most one memory operation is under way, and a command takes a bounded number of
-//! them: one for the descriptor, two for each list page, and a page is read only while runs are
+//! Invariant: at most one memory operation is under way, each step is about a page of the list at most, and a command takes a
+//! bounded number of them: one for the descriptor, two for each list page, and a page is read only while runs are
 //! missing, so that a list that bites its tail ends too. Nothing changes before all is validated.
 
 use super::access_buffer::Fault;
 use super::descriptor::{DESCRIPTOR_SIZE, Descriptor, LIST_PAGE_SIZE, Listing, Purpose};
-use super::window::{Export, ExportError, Windows};
+use super::window::{ExportError, Windows};
 use crate::adaptor::dma;
 use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId, Segment};
-use crate::adaptor::runs::Runs;
 use bytes::Bytes;
 
 /// Where in its descriptor PROBE writes its answer.
@@ -88,6 +87,8 @@ pub struct Finished {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Step {
     Read(Vec<Segment>),
+    /// Whether they can be read, or written.
+    Touch(Vec<Segment>, bool),
     Write(Segment, Bytes),
 }
 
@@ -217,6 +218,7 @@ impl Mailbox {
     pub(super) fn put_back(&mut self, id: OperationId, operation: MemoryOperation) {
         self.step = match operation {
             MemoryOperation::Read { segments, .. } => Some(Step::Read(segments)),
+            MemoryOperation::Touch { segments, write, .. } => Some(Step::Touch(segments, write)),
             MemoryOperation::Write { mut segments, data, .. } => {
                 segments.pop().map(|segment| Step::Write(segment, data))
             }
@@ -284,14 +286,7 @@ impl Mailbox {
             // The view may have become private while the command was under way.
             Ok(_) if self.view == MemoryView::Private && !is_removal => Err(CommandStatus::NotShared),
             Err(MemoryFault::NotShared) => Err(CommandStatus::NotShared),
-            Err(
-                MemoryFault::Unmapped
-                | MemoryFault::ReadOnly
-                | MemoryFault::Refused
-                | MemoryFault::Lender
-                | MemoryFault::Busy
-                | MemoryFault::Absent,
-            ) => Err(CommandStatus::MemoryFault),
+            Err(_) => Err(CommandStatus::MemoryFault),
             Ok(bytes) => self.advance(state, &bytes, windows, next),
         };
         match outcome {
@@ -361,7 +356,7 @@ impl Mailbox {
                 if touched.is_empty() {
                     return self.go_on(listing, windows);
                 }
-                self.step = Some(Step::Read(touched));
+                self.step = Some(Step::Touch(touched, listing.writes()));
                 self.state = State::Touch(listing);
             }
             State::Touch(listing) => return self.go_on(listing, windows),
@@ -379,13 +374,14 @@ impl Mailbox {
             self.read_page(listing);
             return Ok(None);
         }
-        let Listing { list, runs, .. } = listing;
+        let Listing { list, mut runs, .. } = listing;
+        runs.shrink();
         match list {
-            Purpose::Export(export, space) => {
-                Ok(Some(windows.get_mut(space).insert(&Export { runs, ..export })?))
-            }
+            Purpose::Export(export, space) => Ok(Some(windows.get_mut(space).place(&export, runs)?)),
             Purpose::Register { len, rights, domain } => {
-                let runs = Runs::new(&runs, len).ok_or(CommandStatus::BadArgument)?;
+                if runs.len() != len {
+                    return Err(CommandStatus::BadArgument);
+                }
                 self.give(dma::Order::Register { domain, rights, runs });
                 Ok(None)
             }

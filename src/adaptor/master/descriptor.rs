@@ -10,7 +10,7 @@ use crate::adaptor::dma::{self, Key, LocalRights, QueueShape};
 use crate::adaptor::inventory::Name;
 use crate::adaptor::memory::{Home, Segment};
 use crate::adaptor::messages::Coalescing;
-use crate::adaptor::runs::Run;
+use crate::adaptor::runs::{Run, Runs};
 use core::time::Duration;
 
 /// The size, and the alignment, of a command descriptor in bytes.
@@ -110,7 +110,7 @@ impl<'a> Descriptor<'a> {
             name: Name(field(self.0, NAME)),
             runs: Vec::new(),
         };
-        Ok(Listing { list: Purpose::Export(export, self.space()), runs: Vec::new(), missing, next })
+        Ok(Listing { list: Purpose::Export(export, self.space()), runs: Runs::empty(), missing, next })
     }
 
     /// How many runs there are for `len` bytes, and where their list begins.
@@ -132,7 +132,7 @@ impl<'a> Descriptor<'a> {
             return Err(CommandStatus::TooMany);
         }
         let list = Purpose::Register { len, rights, domain: self.u32_at(DOMAIN) };
-        Ok(Listing { list, runs: Vec::new(), missing, next })
+        Ok(Listing { list, runs: Runs::empty(), missing, next })
     }
 
     /// The key that the descriptor is about.
@@ -171,7 +171,7 @@ pub(super) enum Purpose {
 pub(super) struct Listing {
     pub(super) list: Purpose,
     /// Those that were read.
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Runs,
     /// Runs that are still to be read.
     pub(super) missing: usize,
     /// The page to read next; 0 at the end.
@@ -182,6 +182,14 @@ impl Listing {
     /// Whether the runs are in the guest's memory, rather than on its bus.
     fn is_memory(&self) -> bool {
         !matches!(&self.list, Purpose::Export(export, _) if export.home != Home::Guest)
+    }
+
+    /// Whether what is in the runs is to be written: by other nodes, or by the engine.
+    pub(super) const fn writes(&self) -> bool {
+        match &self.list {
+            Purpose::Export(export, _) => export.rights.write || export.rights.atomic,
+            Purpose::Register { rights, .. } => rights.write,
+        }
     }
 
     /// Takes in the runs of a page, and returns the first and last byte of each that is in memory: an access to another
@@ -196,18 +204,14 @@ impl Listing {
         for entry in page.chunks_exact(16).take(count) {
             let (address, len) = (u64::from_le_bytes(field(entry, 0)), u64::from_le_bytes(field(entry, 8)));
             let run = Run { address, len };
-            if !run.is_valid() {
-                return Err(CommandStatus::BadArgument);
-            }
+            self.runs.push(run).ok_or(CommandStatus::BadArgument)?;
             let last = address.saturating_add(len.saturating_sub(1));
             if is_memory {
                 touched.extend([address, last].map(|address| Segment { address, len: 1 }));
             }
-            self.runs.push(run);
         }
         self.missing = self.missing.saturating_sub(count);
         self.next = u64::from_le_bytes(field(page, NEXT_PAGE));
-        // Whether the lengths add up is for the window table to say.
         let is_sound = (self.missing == 0) == (self.next == 0)
             && self.next.is_multiple_of(GRAIN)
             && u64::from_le_bytes(field(page, NEXT_PAGE.saturating_add(8))) == 0;

@@ -188,6 +188,9 @@ impl Master {
             let id = self.begin(Purpose::Command, id);
             return Some(match step {
                 Step::Read(segments) => MemoryOperation::Read { id, home: Home::Guest, segments },
+                Step::Touch(segments, write) => {
+                    MemoryOperation::Touch { id, home: Home::Guest, segments, write }
+                }
                 Step::Write(segment, data) => {
                     MemoryOperation::Write { id, home: Home::Guest, segments: vec![segment], data }
                 }
@@ -503,6 +506,7 @@ impl Master {
 const fn fault_code(fault: MemoryFault) -> Code {
     match fault {
         MemoryFault::Lender => Code::LocalFault,
+        MemoryFault::Partial => Code::Partial,
         MemoryFault::Busy | MemoryFault::Absent => Code::NoResources,
         MemoryFault::Unmapped | MemoryFault::ReadOnly | MemoryFault::NotShared | MemoryFault::Refused => {
             Code::TargetFault

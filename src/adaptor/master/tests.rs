@@ -22,13 +22,15 @@ struct Memory {
     bytes: Vec<u8>,
     /// What every operation gives instead.
     fault: Option<MemoryFault>,
+    /// Nothing of it may be written.
+    is_read_only: bool,
     /// Operations executed so far.
     operations: usize,
 }
 
 impl Memory {
     fn new(size: usize) -> Self {
-        Self { bytes: vec![0; size], fault: None, operations: 0 }
+        Self { bytes: vec![0; size], fault: None, is_read_only: false, operations: 0 }
     }
 
     fn put(&mut self, address: u64, bytes: &[u8]) {
@@ -49,6 +51,10 @@ impl Memory {
         let places = segments.iter().flat_map(|s| s.address as usize..s.address as usize + s.len);
         match operation {
             MemoryOperation::Read { .. } => (id, Ok(places.map(|place| self.bytes[place]).collect())),
+            MemoryOperation::Touch { write: true, .. } if self.is_read_only => {
+                (id, Err(MemoryFault::ReadOnly))
+            }
+            MemoryOperation::Touch { .. } => (id, Ok(Bytes::new())),
             MemoryOperation::Write { ref data, .. } => {
                 assert_eq!(segments.iter().map(|s| s.len).sum::<usize>(), data.len());
                 places.zip(data).for_each(|(place, &byte)| self.bytes[place] = byte);

@@ -240,10 +240,18 @@ impl WindowTable {
     /// # Errors
     /// Where it cannot be made; nothing has changed then.
     pub fn insert(&mut self, export: &Export) -> Result<u64, ExportError> {
-        if !self.is_placeable(export.offset, export.len, export.is_far) {
+        let runs = Runs::new(&export.runs, export.len).ok_or(ExportError::BadArgument)?;
+        self.place(export, runs)
+    }
+
+    /// As [`Self::insert`], of these runs rather than those of the export.
+    ///
+    /// # Errors
+    /// As [`Self::insert`].
+    pub fn place(&mut self, export: &Export, runs: Runs) -> Result<u64, ExportError> {
+        if !self.is_placeable(export.offset, export.len, export.is_far) || runs.len() != export.len {
             return Err(ExportError::BadArgument);
         }
-        let runs = Runs::new(&export.runs, export.len).ok_or(ExportError::BadArgument)?;
         if !self.has_room() || runs.count() > self.free_runs() {
             return Err(ExportError::TooMany);
         }

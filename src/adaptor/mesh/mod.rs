@@ -222,13 +222,13 @@ impl Mesh {
         self.incarnation = incarnation;
         self.unroutable.clear();
         self.outputs.inbound.clear();
+        let mut tickets: BTreeMap<NodeId, Vec<_>> = BTreeMap::new();
+        for &(origin, ticket) in flushed {
+            tickets.entry(origin.node).or_default().push((origin.channel, ticket));
+        }
         for (&peer, session) in &mut self.sessions {
-            let tickets: Vec<_> = flushed
-                .iter()
-                .filter(|(origin, _)| origin.node == peer)
-                .map(|&(origin, ticket)| (origin.channel, ticket))
-                .collect();
-            session.reincarnate(now, incarnation, &tickets);
+            let tickets = tickets.get(&peer).map_or(&[][..], Vec::as_slice);
+            session.reincarnate(now, incarnation, tickets);
             if session.is_linked() {
                 self.talked_to.insert(peer);
             }

@@ -100,7 +100,7 @@ use AtReset::{Assigned, Configured, New, Value};
 
 registers! {
     Magic "MAGIC" at 0x0000, 32 bits, ReadOnly, Value(0x4d44_5241);
-    Version "VERSION" at 0x0004, 32 bits, ReadOnly, Value(0x0001_0001);
+    Version "VERSION" at 0x0004, 32 bits, ReadOnly, Value(0x0001_0002);
     Status "STATUS" at 0x0008, 32 bits, ReadOnly, Value(1);
     NodeId "NODE_ID" at 0x000c, 32 bits, ReadOnly, Configured;
     NodeCount "NODE_COUNT" at 0x0010, 32 bits, ReadOnly, Configured;
@@ -126,6 +126,7 @@ registers! {
     ServedWrites "SERVED_WRITES" at 0x00a0, 64 bits, ReadOnly, Value(0);
     ServedReads "SERVED_READS" at 0x00a8, 64 bits, ReadOnly, Value(0);
     Refused "REFUSED" at 0x00b0, 64 bits, ReadOnly, Value(0);
+    FailedOperations "FAILED_OPERATIONS" at 0x00b8, 64 bits, ReadOnly, Value(0);
     RegisterBase "REGISTER_BASE" at 0x00c0, 64 bits, ReadOnly, Assigned;
     RegisterExtent "REGISTER_EXTENT" at 0x00c8, 64 bits, ReadOnly, Value(0x1_0000);
     IoBase "IO_BASE" at 0x00d0, 64 bits, ReadOnly, Assigned;

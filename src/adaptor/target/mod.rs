@@ -285,18 +285,6 @@ impl Target {
         self.errors.log(Blocks::in_window(self.geometry, place, len), direction, code, id);
     }
 
-    /// Logs that a transaction failed that was not a load or store of the bus.
-    pub fn log_failure(&mut self, place: Place, len: usize, direction: Direction, code: Code) {
-        let size = self.geometry.of(place.at.space).window_size();
-        let is_checkable = u64::try_from(len)
-            .ok()
-            .and_then(|len| place.at.offset.checked_add(len))
-            .is_some_and(|end| end <= size && u16::from(place.node.0) < self.geometry.nodes());
-        if is_checkable {
-            self.refuse(place, len, direction, code);
-        }
-    }
-
     fn is_under_way(&self, node: NodeId) -> bool {
         self.write_buffers.any_closed(node) || self.fetch_buffers.any(node)
     }

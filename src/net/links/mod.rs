@@ -45,6 +45,8 @@ const MAX_STRANGERS: usize = 256;
 const MAX_ROUTERS: usize = 256;
 /// Connections accepted in one turn.
 const ACCEPTS_A_TURN: usize = 16;
+/// Packets of one link before the others have their turn.
+const RUN: u32 = 64;
 
 /// What the links need to know.
 #[derive(Clone, Debug)]
@@ -175,6 +177,8 @@ pub struct Links {
     events: VecDeque<LinkEvent>,
     /// Connections that may have a packet.
     readable: VecDeque<Token>,
+    /// Packets in a row of the first of them.
+    run: u32,
     /// Whether the last [`LinkEvent::Duplicate`] said so.
     is_duplicate: bool,
     scratch: Box<[u8]>,
@@ -232,6 +236,7 @@ impl Links {
             next_token: first_token.0.saturating_add(1),
             events: VecDeque::new(),
             readable: VecDeque::new(),
+            run: 0,
             is_duplicate: false,
             scratch: vec![0; CHUNK].into_boxed_slice(),
             rejects: RateLimit::default(),
@@ -280,7 +285,8 @@ impl Links {
                 if report.writable {
                     entry.connection.unblock();
                 }
-                if report.readable {
+                // What came before has to be taken first; what is in the socket is reported again.
+                if report.readable && !self.readable.contains(&report.token) {
                     self.receive(now, report.token);
                 }
             }
@@ -336,7 +342,13 @@ impl Links {
         }
     }
 
-    /// The next thing that happened. Takes the packets that arrived apart one by one, so drain it in every turn.
+    /// How many connections there are.
+    pub fn count(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The next thing that happened. Takes the packets that arrived apart one by one, of each link some in turn. Nothing more of a link is
+    /// received before all of them were taken.
     pub fn poll_event(&mut self, now: Instant) -> Option<LinkEvent> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -345,6 +357,12 @@ impl Links {
             let token = *self.readable.front()?;
             if !self.take_packet(now, token) {
                 self.readable.pop_front();
+                self.run = 0;
+            } else if self.run >= RUN {
+                self.readable.rotate_left(1);
+                self.run = 0;
+            } else {
+                self.run = self.run.saturating_add(1);
             }
         }
     }

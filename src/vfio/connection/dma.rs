@@ -93,6 +93,8 @@ impl std::error::Error for DmaError {}
 pub struct DmaDone {
     /// Which one.
     pub operation: OperationId,
+    /// How many bytes it was about.
+    pub len: u64,
     /// The bytes read (none for a write), or why there are none.
     pub result: Result<Bytes, DmaError>,
 }
@@ -132,6 +134,8 @@ struct LongWrite {
     /// Where what is still to be asked for goes.
     address: u64,
     rest: Bytes,
+    /// All of its bytes.
+    len: u64,
     /// Its commands that the client has not answered.
     unanswered: usize,
     error: Option<DmaError>,
@@ -176,7 +180,7 @@ impl Commands {
     }
 
     /// A command has ended.
-    fn end(&mut self, operation: OperationId, mut result: Result<Bytes, DmaError>) {
+    fn end(&mut self, operation: OperationId, mut len: u64, mut result: Result<Bytes, DmaError>) {
         if let Some(long) = self.long.get_mut(&operation) {
             long.unanswered = long.unanswered.saturating_sub(1);
             if let Err(error) = result {
@@ -187,9 +191,10 @@ impl Commands {
                 return;
             }
             result = long.error.map_or(Ok(Bytes::new()), Err);
+            len = long.len;
             self.long.remove(&operation);
         }
-        self.done.push_back(DmaDone { operation, result });
+        self.done.push_back(DmaDone { operation, len, result });
     }
 
     /// Makes the message of a command the one to be sent.
@@ -258,7 +263,8 @@ impl Connection {
         }
         match kind {
             DmaKind::Write(data) if is_long => {
-                let long = LongWrite { address, rest: data.clone(), unanswered: 0, error: None };
+                let rest = data.clone();
+                let long = LongWrite { address, rest, len: count, unanswered: 0, error: None };
                 self.dma.long.insert(operation, long);
                 self.dma.ask_next();
             }
@@ -275,10 +281,11 @@ impl Connection {
     /// The client has gone: whatever it has not answered has failed.
     pub fn fail_dma(&mut self) {
         let long = core::mem::take(&mut self.dma.long);
-        let unanswered = core::mem::take(&mut self.dma.unanswered).into_values().map(|sent| sent.operation);
-        let short = unanswered.filter(|operation| !long.contains_key(operation));
-        for operation in short.chain(long.keys().copied()) {
-            self.dma.end(operation, Err(DmaError::Gone));
+        let unanswered = core::mem::take(&mut self.dma.unanswered).into_values();
+        let short = unanswered.map(|sent| (sent.operation, sent.access.count));
+        let short = short.filter(|(operation, _)| !long.contains_key(operation));
+        for (operation, len) in short.chain(long.iter().map(|(&operation, long)| (operation, long.len))) {
+            self.dma.end(operation, len, Err(DmaError::Gone));
         }
     }
 
@@ -296,7 +303,7 @@ impl Connection {
                 && let Some(sent) = self.dma.unanswered.remove(&header.id)
             {
                 let result = sent.result(&header, message.get(HEADER_SIZE..).unwrap_or_default());
-                self.dma.end(sent.operation, result);
+                self.dma.end(sent.operation, sent.access.count, result);
                 self.dma.picked.push_back(at);
             }
             at = at.saturating_add(u64::from(header.size));

@@ -5,6 +5,9 @@ use crate::queue::{FENCE, FLAG_LIST, list};
 use crate::world::EXPORT_LEN;
 
 const FLUSHED: u32 = 0x44;
+const ERROR_COUNT: u64 = 0x64;
+const ERRORS: u64 = 0x98;
+const FAILED_OPERATIONS: u64 = 0xb8;
 
 #[test]
 fn after_an_error_the_rest_is_flushed_until_it_is_resumed() {
@@ -30,13 +33,18 @@ fn after_an_error_the_rest_is_flushed_until_it_is_resumed() {
 }
 
 #[test]
-fn errors_are_in_the_error_log_too() {
+fn errors_are_told_by_completions_and_by_nothing_else() {
     let (mut world, mut a) = pair();
     let bad = a.write(1, 0, EXPORT_LEN + 0x1000, 8);
     assert_eq!(a.run(&mut world, &bad).status, 0x82);
-    assert_eq!(world.check(A, B, EXPORT_LEN + 0x1000), 0x82);
     assert_eq!(world.check(A, B, EXPORT_LEN + 0x1000), 0);
-    assert_eq!(world.check(A, B, 0), 0);
+    assert_eq!((world.register(A, ERROR_COUNT) as u32, world.register(A, ERRORS)), (0, 0));
+    assert_eq!(world.register(A, FAILED_OPERATIONS), 1);
+    a.post_all(&mut world, &[bad; 3]);
+    (0..3).for_each(|_| assert_eq!(a.wait(&mut world).status, FLUSHED));
+    assert_eq!(world.register(A, FAILED_OPERATIONS), 4);
+    world.reset(A);
+    assert_eq!(world.register(A, FAILED_OPERATIONS), 0);
 }
 
 #[test]
@@ -64,7 +72,7 @@ fn local_memory_that_is_not_the_queues_is_no_memory() {
     a.post_all(&mut world, &entries);
     let found = [(); 3].map(|()| a.wait(&mut world).status);
     assert_eq!(found, [0, 0x86, FLUSHED]);
-    assert_eq!(world.register(A, 0x64), 0, "no remote block has failed");
+    assert_eq!(world.register(A, ERROR_COUNT) as u32, 0, "no remote block has failed");
 }
 
 #[test]
@@ -81,9 +89,49 @@ fn memory_that_is_gone_from_the_machine_fails_alone() {
     a.post_all(&mut world, &[write]);
     world.run_for(A_WHILE);
     assert_eq!(a.poll(&mut world), None);
-    world.adaptor(A).handle_store(now, Region::Config, 4, &[6, 0]).unwrap();
-    a.post_all(&mut world, &[]);
-    assert_eq!(a.wait(&mut world).status, 0);
+    set_bus_master(&mut world, true);
+    assert_eq!(a.wait(&mut world).status, 0, "without a doorbell");
+}
+
+fn set_bus_master(world: &mut World, is_on: bool) {
+    let now = world.now;
+    world.adaptor(A).handle_store(now, Region::Config, 4, &[if is_on { 6 } else { 2 }, 0]).unwrap();
+    world.take_outputs();
+}
+
+#[test]
+fn completions_wait_for_bus_master() {
+    let (mut world, mut a) = pair();
+    world.write_delay = Duration::from_millis(3);
+    let write = a.write(1, 0, 0, 8);
+    a.post_all(&mut world, &[write]);
+    world.run_for(Duration::from_millis(1));
+    set_bus_master(&mut world, false);
+    world.run_for(A_WHILE);
+    assert_eq!(a.poll(&mut world), None);
+    let state = |world: &mut World| {
+        let at = (3 << 20) + u64::from(a.number) * queue::PAGE + 0x18;
+        u32::from_le_bytes(world.load(A, Region::Io, at, 4)[..].try_into().unwrap())
+    };
+    assert_eq!(state(&mut world), 2);
+    set_bus_master(&mut world, true);
+    assert_eq!(a.wait(&mut world), Completion { status: 0, cookie: 1, done: 8, former: 0 });
+    let write = a.write(2, 0, 0, 8);
+    assert_eq!(a.run(&mut world, &write).status, 0);
+}
+
+#[test]
+fn a_queue_that_is_awake_while_bus_master_goes_is_not_asleep_afterwards() {
+    let (mut world, mut a) = pair();
+    world.adaptor(A).set_queue_poll(Duration::from_millis(1));
+    let write = a.write(1, 0, 0, 8);
+    assert_eq!(a.run(&mut world, &write).status, 0);
+    set_bus_master(&mut world, false);
+    // By its own look, and by the one before it goes to rest.
+    world.run_for(A_WHILE);
+    set_bus_master(&mut world, true);
+    a.post_all(&mut world, &[write]);
+    assert_eq!(a.wait(&mut world).status, 0, "it rang only if it had to");
 }
 
 #[test]
@@ -96,6 +144,8 @@ fn malformed_entries_are_told_by_their_cookies() {
         Entry { flags: 0x80, ..good },
         Entry { len: 1 << 48, remote: 1, ..good },
         Entry { list_entries: 1, ..good },
+        Entry { len: 0, ..good },
+        Entry { len: 0, ..a.read(1, 0, 0, 8) },
     ] {
         let found = a.run(&mut world, &Entry { cookie: 0xbad, ..bad });
         assert_eq!((found.status, found.cookie, found.done), (0x8787, 0xbad, 0), "{bad:?}");

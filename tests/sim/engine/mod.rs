@@ -5,6 +5,7 @@
 mod errors;
 mod lifecycle;
 mod operations;
+mod outcomes;
 mod schedule;
 mod telling;
 

@@ -90,7 +90,7 @@ pub fn write(adaptor: &Adaptor, arguments: &WriteArguments, out: &mut dyn Write)
     let size = if is_values { Some(size.unwrap_or(8)) } else { size };
     whole_accesses(bytes.len() as u64, size)?;
     let window = adaptor.map(arguments.place, bytes.len() as u64)?;
-    let resets = adaptor.resets()?;
+    let lapses = adaptor.lapses()?;
     match size {
         None => window.write_bytes(0, &bytes)?,
         Some(1) => stores::<u8>(&window, &bytes)?,
@@ -101,7 +101,7 @@ pub fn write(adaptor: &Adaptor, arguments: &WriteArguments, out: &mut dyn Write)
     if arguments.no_check {
         return Ok(());
     }
-    report(adaptor, resets, &window, What::Access(Direction::Write), out)
+    report(adaptor, lapses, &window, What::Access(Direction::Write), out)
 }
 
 /// Loads, shows, and checks.
@@ -114,7 +114,7 @@ pub fn read(adaptor: &Adaptor, arguments: &ReadArguments, out: &mut dyn Write) -
     };
     whole_accesses(length, size)?;
     let window = adaptor.map(arguments.place, length)?;
-    let resets = adaptor.resets()?;
+    let lapses = adaptor.lapses()?;
     let mut buffer = [0; SHOWN];
     // A load is a whole round trip: what is there is shown before the rest is asked for.
     for offset in (0..length).step_by(SHOWN) {
@@ -132,7 +132,7 @@ pub fn read(adaptor: &Adaptor, arguments: &ReadArguments, out: &mut dyn Write) -
     if arguments.no_check {
         return Ok(());
     }
-    report(adaptor, resets, &window, What::Access(Direction::Read), out)
+    report(adaptor, lapses, &window, What::Access(Direction::Read), out)
 }
 
 /// Checks only.
@@ -145,14 +145,14 @@ pub fn check(adaptor: &Adaptor, arguments: &CheckArguments, out: &mut dyn Write)
         return if status.is_ok() { Ok(()) } else { Err(Failure::Told) };
     }
     let what = if arguments.peek { What::Peek } else { What::Check };
-    report(adaptor, adaptor.resets()?, &window, what, out)
+    report(adaptor, adaptor.lapses()?, &window, what, out)
 }
 
-/// Checks every block of the window and tells of each; unless the adaptor was reset since `resets` was asked for, as then
+/// Checks every block of the window and tells of each; unless the adaptor was reset since `lapses` was asked for, as then
 /// the checks say nothing about what was done before.
 fn report(
     adaptor: &Adaptor,
-    resets: u32,
+    lapses: u32,
     window: &RemoteWindow,
     what: What,
     out: &mut dyn Write,
@@ -166,8 +166,9 @@ fn report(
     for part in window.blocks(0, window.length()) {
         let status =
             if what == What::Peek { window.peek(part.offset)? } else { window.check(part.offset)? };
+        let status = adaptor.believe(status)?;
         if let What::Access(direction) = what
-            && adaptor.resets()? != resets
+            && adaptor.lapses()? != lapses
         {
             let place = window.place().plus(part.offset);
             return Err(ardma::Error::Reset { direction, place, length: part.length }.into());

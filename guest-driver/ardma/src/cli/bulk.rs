@@ -216,8 +216,9 @@ impl Bulk<'_> {
 
     /// Notes what has to be posted again; an error that makes no sense to repeat is the copy's.
     fn fail(&mut self, completion: Completion, slot: usize, chunk: Chunk) -> Result<(), Failure> {
-        let is_behind = self.is_stopped && completion.code() == Code::Flushed;
-        let may_retry = completion.code().class() == Class::Retry && chunk.attempts < self.retries.count;
+        // To copy a chunk twice does no harm, so that one of which a part was done is as one that was not begun.
+        let is_behind = self.is_stopped && completion.cause() == Code::Flushed;
+        let may_retry = completion.cause().class() == Class::Retry && chunk.attempts < self.retries.count;
         if !is_behind && !may_retry {
             completion.check()?;
         }

@@ -81,13 +81,14 @@ fn general(info: &Info, out: &mut dyn Write) -> Result<(), Failure> {
     writeln!(out, "messages: {} taken in, {} refused", info.messages_received, info.message_overflows)?;
     writeln!(
         out,
-        "events: {} link, {} error, {} failed, {} memory, {} duplicate, {} inventory, {} reset",
+        "events: {} link, {} error, {} failed, {} memory, {} duplicate, {} inventory, {} acknowledged, {} reset",
         info.event_count(abi::EVENT_LINK),
         info.event_count(abi::EVENT_ERROR),
         info.event_count(abi::EVENT_FAILED),
         info.event_count(abi::EVENT_MEMORY),
         info.event_count(abi::EVENT_DUPLICATE),
         info.event_count(abi::EVENT_INVENTORY),
+        info.event_count(abi::EVENT_ACK),
         info.event_count(abi::EVENT_RESET)
     )?;
     Ok(())

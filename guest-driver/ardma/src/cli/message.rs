@@ -76,7 +76,7 @@ fn parse_target(text: &str) -> Result<(u8, u8), String> {
 pub fn ring(adaptor: &Adaptor, arguments: &RingArguments, out: &mut dyn Write) -> Result<(), Failure> {
     let (node, doorbell) = arguments.target;
     let doorbells = adaptor.doorbells(node)?;
-    let resets = adaptor.resets()?;
+    let lapses = adaptor.lapses()?;
     let Some(first) = arguments.value else {
         let room = doorbells.ask(doorbell)?;
         writeln!(out, "room {node}:{doorbell} {} accepted {}", room.left, room.accepted)?;
@@ -103,7 +103,7 @@ pub fn ring(adaptor: &Adaptor, arguments: &RingArguments, out: &mut dyn Write) -
         for value in (first.saturating_add(done)..).take(usize::try_from(group).unwrap_or(usize::MAX)) {
             send(value)?;
         }
-        let code = write_code(adaptor, &doorbells, doorbell, resets)?;
+        let code = write_code(adaptor, &doorbells, doorbell, lapses)?;
         if code.class() == Class::Retry && deadline.is_some_and(|deadline| Instant::now() < deadline) {
             std::thread::sleep(RETRY_PAUSE);
             continue;
@@ -118,10 +118,10 @@ pub fn ring(adaptor: &Adaptor, arguments: &RingArguments, out: &mut dyn Write) -
     Ok(())
 }
 
-/// What the check says of the messages; unless the adaptor was reset since `resets` was asked for.
-fn write_code(adaptor: &Adaptor, doorbells: &Doorbells, doorbell: u8, resets: u32) -> Result<Code, Failure> {
+/// What the check says of the messages; unless the adaptor was reset since `lapses` was asked for.
+fn write_code(adaptor: &Adaptor, doorbells: &Doorbells, doorbell: u8, lapses: u32) -> Result<Code, Failure> {
     let status = doorbells.check()?;
-    if adaptor.resets()? != resets {
+    if adaptor.lapses()? != lapses {
         let place = doorbells.place(doorbell);
         return Err(ardma::Error::Reset { direction: Direction::Write, place, length: 8 }.into());
     }

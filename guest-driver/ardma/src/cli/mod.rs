@@ -231,6 +231,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
     if let Command::Test(test) = &arguments.command {
         return crate::suite::run(&arguments.device, test, out);
     }
+    if matches!(arguments.command, Command::Reset) {
+        return Ok(Adaptor::reset_device(&arguments.device)?);
+    }
     let adaptor = Adaptor::open(&arguments.device)?;
     carry_out(&adaptor, arguments, out).map_err(|failure| with_advice(&adaptor, failure))
 }
@@ -252,8 +255,7 @@ fn carry_out(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> R
         Command::Listen(listen) => message::listen(adaptor, listen, out),
         Command::Wait(wait) => info::wait(adaptor, wait, out),
         Command::Ack { node } => Ok(adaptor.acknowledge_overflow(*node)?),
-        Command::Reset => Ok(adaptor.reset()?),
-        Command::Test(_) => Ok(()),
+        Command::Reset | Command::Test(_) => Ok(()),
     }
 }
 
@@ -295,7 +297,8 @@ mod tests {
         let told = |node| {
             let status = ardma::Status::from_bits(0x81);
             let (place, opcode) = (Place::memory(node, 0), ardma::Opcode::Write);
-            let error = ardma::Error::Operation { opcode, place, length: 8, done: 0, status };
+            let cause = ardma::Code::NoRoute;
+            let error = ardma::Error::Operation { opcode, place, length: 8, done: 0, status, cause };
             Failure::NoRoute { error, node, own: 1 }.to_string()
         };
         assert!(told(1).ends_with(

@@ -9,7 +9,7 @@ mod rings;
 #[cfg(test)]
 mod tests;
 
-use crate::abi::{self, engine};
+use crate::abi::engine;
 use crate::adaptor::Adaptor;
 use crate::error::{CallKind, Error};
 use crate::mapping::{Mapping, Memory, PAGE};
@@ -29,6 +29,9 @@ pub use entry::{INLINE, Opcode, Operation};
 
 /// So often a poll that finds nothing asks whether the adaptor was reset.
 const LOOK_EVERY: u32 = 4096;
+
+/// Every operation ends earlier, so where no completion comes for so long the adaptor itself is asked.
+const QUIET: Duration = Duration::from_secs(10);
 
 /// How a queue is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,9 +84,9 @@ pub struct Completion {
     pub cookie: u64,
     /// What a check of exactly this operation says.
     pub status: Status,
-    /// Bytes that were moved.
+    /// Bytes that were moved, counted from the first one.
     pub bytes: u64,
-    /// What the memory was before an atomic.
+    /// What the memory was before an atomic; with [`Code::Partial`] the code that [`Self::cause`] gives.
     pub former: u64,
 }
 
@@ -100,6 +103,14 @@ impl Completion {
         if write.is_ok() { self.status.read() } else { write }
     }
 
+    /// Why it failed: the code, or, where a part of it was executed, that of the first part which was not.
+    pub fn cause(&self) -> Code {
+        match self.code() {
+            Code::Partial => u8::try_from(self.former).map_or(Code::Partial, Code::from_bits),
+            code => code,
+        }
+    }
+
     /// Itself if the operation was executed.
     ///
     /// # Errors
@@ -114,6 +125,7 @@ impl Completion {
             length: self.length,
             done: self.bytes,
             status: self.status,
+            cause: self.cause(),
         })
     }
 
@@ -141,6 +153,8 @@ pub struct Queue {
     /// How many completions were taken.
     taken: u32,
     looks: u32,
+    /// Since when [`Queue::wait`] has waited for a completion.
+    quiet: Option<Instant>,
     under_way: VecDeque<UnderWay>,
     /// After `under_way`, since the memory of the rings is needed as long.
     rings: Rings,
@@ -167,10 +181,11 @@ impl Queue {
             ..engine::CreateQueue::default()
         };
         // SAFETY: the rings are in memory of this queue alone, which lives as long as it.
-        unsafe { abi::call(adaptor.as_fd(), &mut argument) }
+        unsafe { adaptor.device().call(&mut argument) }
             .map_err(|source| Error::call(CallKind::Queue, "making a queue", source))?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let doorbell = Mapping::device(adaptor.as_fd(), argument.doorbell, PAGE as usize, protection);
+        let doorbell = Mapping::device(adaptor.as_fd(), argument.doorbell, PAGE as usize, protection)
+            .and_then(Mapping::not_for_children);
         let doorbell = doorbell.map_err(|source| {
             destroy(adaptor, argument.doorbell);
             Error::call(CallKind::Map, "mapping a doorbell page", source)
@@ -189,7 +204,19 @@ impl Queue {
     ) -> Self {
         let under_way = VecDeque::with_capacity(rings.layout().entries as usize);
         let (adaptor, options) = (adaptor.clone(), *options);
-        Self { adaptor, handle, event, options, resets, posted: 0, taken: 0, looks: 0, under_way, rings }
+        Self {
+            adaptor,
+            handle,
+            event,
+            options,
+            resets,
+            posted: 0,
+            taken: 0,
+            looks: 0,
+            quiet: None,
+            under_way,
+            rings,
+        }
     }
 
     /// Operations whose completion was not taken yet.
@@ -236,6 +263,7 @@ impl Queue {
     }
 
     fn put(&mut self, operation: Operation) -> Result<(), Error> {
+        self.adaptor.device().verify()?;
         let layout = *self.rings.layout();
         operation.verify(layout.scatter)?;
         if self.room() == 0 {
@@ -260,11 +288,13 @@ impl Queue {
     /// [`Error::QueueLost`] where the adaptor was reset: what became of the operations under way is unknown.
     #[inline]
     pub fn poll(&mut self) -> Result<Option<Completion>, Error> {
+        self.adaptor.device().verify()?;
         if self.under_way.is_empty() {
             return Ok(None);
         }
         if let Some(ended) = self.rings.completion(self.taken)? {
             self.taken = self.taken.wrapping_add(1);
+            self.quiet = None;
             let operation = self.under_way.pop_front();
             return Ok(operation.map(|operation| Completion::new(ended, &operation)));
         }
@@ -281,6 +311,15 @@ impl Queue {
             return Err(Error::QueueLost { under_way: self.under_way.len() });
         }
         Ok(())
+    }
+
+    /// An adaptor that was disabled, or replaced, tells nobody so by itself.
+    fn ask_when_quiet(&mut self) -> Result<(), Error> {
+        if self.quiet.get_or_insert_with(Instant::now).elapsed() < QUIET || self.handle.is_none() {
+            return Ok(());
+        }
+        self.quiet = None;
+        self.adaptor.info().map(drop)
     }
 
     /// Waits for the next completion: polls for a while, and then sleeps. `None` after `time`, and where nothing is under
@@ -306,6 +345,7 @@ impl Queue {
             if waited >= polls {
                 self.rings.arm(self.taken)?;
                 self.sleep(time.saturating_sub(waited))?;
+                self.ask_when_quiet()?;
                 self.look()?;
             }
         }
@@ -387,7 +427,7 @@ impl Drop for Queue {
 fn destroy(adaptor: &Adaptor, doorbell: u64) {
     let mut argument = engine::DestroyQueue { doorbell };
     // SAFETY: DESTROY_QUEUE touches no memory of this process.
-    drop(unsafe { abi::call(adaptor.as_fd(), &mut argument) });
+    drop(unsafe { adaptor.device().call(&mut argument) });
 }
 
 fn eventfd() -> io::Result<File> {

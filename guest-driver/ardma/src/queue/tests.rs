@@ -59,11 +59,68 @@ fn pair() -> (Queue, Played) {
     let layout = Layout::new(2, 2);
     let memory = Registered::pretend(1, Memory::new(layout.length).unwrap());
     let doorbell = crate::remote_tests::file(PAGE);
-    let mapping =
-        Mapping::device(doorbell.as_fd(), 0, PAGE as usize, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+    let mapping = Mapping::device(doorbell.as_fd(), 0, PAGE as usize, libc::PROT_READ | libc::PROT_WRITE)
+        .and_then(Mapping::not_for_children)
+        .unwrap();
     let rings = Rings::new(layout, memory.clone(), mapping);
     let queue = Queue::over(&adaptor, None, None, &QueueOptions::default(), 0, rings);
     (queue, Played { rings: memory, doorbell, layout, seen: 0 })
+}
+
+/// What a child process finds.
+fn in_child(test: impl FnOnce() -> bool) -> bool {
+    let mut status = 0;
+    // SAFETY: the child has this thread alone; it ends without the destructors of this process.
+    unsafe {
+        match libc::fork() {
+            0 => libc::_exit(i32::from(!test())),
+            child => assert_eq!(libc::waitpid(child, &raw mut status, 0), child),
+        }
+    }
+    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}
+
+#[test]
+fn a_child_is_refused_and_leaves_its_parents_queue_alone() {
+    let (mut queue, mut adaptor) = pair();
+    let memory = memory();
+    let write = || Operation::write(memory.part(0, 8).unwrap(), Place::memory(2, 0));
+    queue.post(write()).unwrap();
+    // In the place of the memory, which it does not have, the child has something of its own.
+    let (base, length) = (memory.memory().unwrap().address(), PAGE as usize);
+    assert!(in_child(|| {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let at = std::ptr::without_provenance_mut(base as usize);
+        // SAFETY: nothing of the child is there, and so nothing is replaced.
+        let own = unsafe { libc::mmap(at, length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        let refused = [
+            queue.post(write()).err(),
+            queue.poll().err(),
+            queue.wait(Duration::ZERO).err(),
+            queue.arm().err(),
+            queue.resume().err(),
+            memory.write(0, &[1]).err(),
+        ];
+        // SAFETY: the parent's queue is not used any more by this process.
+        drop(unsafe { std::ptr::read(&raw const queue) });
+        drop(memory.clone());
+        // SAFETY: the page was mapped above, and what was dropped has to have left it.
+        let kept = own == at && unsafe { *own.cast::<u8>() } == 0;
+        kept && refused.iter().all(|error| matches!(error, Some(Error::Forked)))
+    }));
+    let entry = adaptor.take().unwrap();
+    adaptor.end(&entry, 0, 0);
+    assert!(queue.poll().unwrap().is_some_and(|completion| completion.status.is_ok()));
+}
+
+#[test]
+fn a_child_has_an_identity_of_its_own() {
+    let process = crate::device::Process::current().unwrap();
+    assert!(in_child(|| {
+        let own = crate::device::Process::current().unwrap();
+        !process.is_current() && own.is_current() && in_child(|| !own.is_current() && !process.is_current())
+    }));
+    assert!(process.is_current());
 }
 
 fn memory() -> Registered {
@@ -150,6 +207,21 @@ fn a_failed_operation_names_itself() {
     assert_eq!(
         completion.check().unwrap_err().to_string(),
         "fetch-and-add of 8 bytes at 2:0x10 failed: not executed, permanent: no such window (0x82)"
+    );
+}
+
+#[test]
+fn what_was_done_in_part_says_why_the_rest_was_not() {
+    let (mut queue, mut adaptor) = pair();
+    queue.post(Operation::write(memory().part(0, 8).unwrap(), Place::memory(2, 0))).unwrap();
+    let entry = adaptor.take().unwrap();
+    adaptor.end(&entry, 0xc7, 0x83);
+    let completion = queue.poll().unwrap().unwrap();
+    assert_eq!((completion.code(), completion.cause()), (Code::Partial, Code::AccessDenied));
+    assert_eq!(
+        completion.check().unwrap_err().to_string(),
+        "write of 8 bytes at 2:0x0 failed: outcome unknown: executed in part (0xc7); \
+         the rest: not executed, permanent: access denied (0x83)"
     );
 }
 

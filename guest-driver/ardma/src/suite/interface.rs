@@ -4,13 +4,17 @@ use super::local::exportable;
 use super::tap::{Problem, Verdict, equal, holds, refused};
 use super::{Case, Context};
 use ardma::{Memory, Nodes, PAGE, abi};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub const CASES: &[Case] = &[
     case("exports with bad arguments are refused", bad_exports),
+    case("an export says where it is, whatever another thread takes back", raced_exports),
+    case("a file that is open for reading only makes and clears nothing", read_only),
     case("exports of BARs with bad arguments are refused", bad_bars),
     case("exports of memory without the access that they need are refused", unmapped_exports),
     case("calls with a bad pointer or an unknown number are refused", bad_calls),
@@ -20,6 +24,9 @@ pub const CASES: &[Case] = &[
     case("doorbells are opened by one file at a time, and with arguments that make sense", doorbells),
     case("poll waits as long as it was asked to, and not longer", poll),
 ];
+
+/// Calls that race with others that undo them.
+const RACES: u32 = 400;
 
 /// The spaces that can be mapped: names and bits of the address.
 const SPACES: [(&str, u64); 6] = [
@@ -113,6 +120,73 @@ fn bad_bars(context: &Context) -> Verdict {
     // Function 0:0.0 is the host bridge, which has no BARs.
     refuse("a BAR that there is not", none, libc::ENXIO)?;
     equal("windows of this file", mine(context)?, 0)
+}
+
+/// The window goes while the call that makes it returns: what the program is told must not be freed memory.
+fn raced_exports(context: &Context) -> Verdict {
+    exportable(context)?;
+    let memory = Memory::new(PAGE)?;
+    let offset = context.adaptor.fixed().window_size.saturating_sub(PAGE);
+    let unexport = || {
+        let mut argument = abi::Unexport { offset, ..Default::default() };
+        // SAFETY: UNEXPORT touches no memory of this process.
+        unsafe { abi::call(context.adaptor.as_fd(), &mut argument) }
+    };
+    let over = AtomicBool::new(false);
+    let verdict = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                drop(unexport());
+            }
+        });
+        let verdict = (0..RACES).try_for_each(|_| {
+            let mut argument = abi::Export { offset, ..good(&memory) };
+            // SAFETY: nothing refers to the memory, and the window is gone before it.
+            match unsafe { abi::call(context.adaptor.as_fd(), &mut argument) } {
+                Ok(()) => equal("the offset", argument.offset, offset),
+                // The last one is not taken back yet.
+                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => Ok(()),
+                Err(error) => Err(error.into()),
+            }
+        });
+        over.store(true, Ordering::Relaxed);
+        verdict
+    });
+    drop(unexport());
+    verdict?;
+    equal("windows of this file", mine(context)?, 0)
+}
+
+fn read_only(context: &Context) -> Verdict {
+    let file = File::open(&context.device)?;
+    let memory = Memory::new(PAGE)?;
+    let mut export = good(&memory);
+    // SAFETY: the call has to be refused.
+    refused("an export", unsafe { abi::call(file.as_fd(), &mut export) }, libc::EACCES)?;
+    let mut ack = abi::OverflowAck { node: u32::from(u8::MAX), ..Default::default() };
+    // SAFETY: the call has no condition.
+    refused("acknowledging overflow", unsafe { abi::call(file.as_fd(), &mut ack) }, libc::EACCES)?;
+    let listen = abi::Listen { doorbells: 1, nodes: Nodes::ALL.words(), ..Default::default() };
+    refused("listening", abi::listen(file.as_fd(), listen).map(drop), libc::EACCES)?;
+    refused("a reset", abi::reset(file.as_fd()), libc::EACCES)?;
+    let mut info = abi::Info::default();
+    // SAFETY: the call has no condition.
+    unsafe { abi::call(file.as_fd(), &mut info) }?;
+    let map = |address: u64| {
+        let address = libc::off_t::try_from(address).unwrap_or(libc::off_t::MAX);
+        let (page, flags) = (PAGE as usize, libc::MAP_SHARED);
+        // SAFETY: without MAP_FIXED the kernel chooses addresses that nothing else uses, and they are not used.
+        unsafe {
+            match libc::mmap(ptr::null_mut(), page, libc::PROT_READ, flags, file.as_raw_fd(), address) {
+                libc::MAP_FAILED => Err(io::Error::last_os_error()),
+                base => Ok(libc::munmap(base, page)),
+            }
+        }
+    };
+    refused("a mapping whose loads clear errors", map(abi::ADDRESS_ASSURANCE).map(|_| ()), libc::EACCES)?;
+    map(abi::ADDRESS_ASSURANCE | abi::ADDRESS_PEEK)?;
+    map(0)?;
+    Ok(())
 }
 
 /// How many windows this file has.

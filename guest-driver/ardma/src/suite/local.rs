@@ -16,11 +16,21 @@ pub const CASES: &[Case] = &[
     case("exports that overlap are refused", "Isolation", overlap),
     case("a file cannot end another file's export", "Isolation", foreign_export),
     case("closing the file ends its exports", "Isolation", closed_file),
+    case("an overflow that one program acknowledges is told to the others", "No lost error", acknowledged),
     case("the death of a process ends its exports", "Isolation", killed_process),
 ];
 
 const fn case(name: &'static str, contract: &'static str, run: fn(&Context) -> Verdict) -> Case {
     Case { group: "local", name, contract, run }
+}
+
+/// Where no error is lost the acknowledgement changes nothing else.
+fn acknowledged(context: &Context) -> Verdict {
+    let other = Adaptor::open(&context.device)?;
+    let (lapses, resets) = (context.adaptor.lapses()?, context.adaptor.resets()?);
+    other.acknowledge_overflow(u8::MAX)?;
+    holds(context.adaptor.lapses()? != lapses, || "the other program was not told".to_owned())?;
+    equal("resets", context.adaptor.resets()?, resets)
 }
 
 /// Skips where exports are refused because the memory is not shared.

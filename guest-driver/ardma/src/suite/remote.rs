@@ -206,13 +206,14 @@ fn repeated_checks(context: &Context) -> Verdict {
 
 fn small_checks(context: &Context) -> Verdict {
     let window = context.scratch()?;
+    let session = u64::from(context.adaptor.info()?.session) << 32;
     for round in 0..4_u64 {
         window.store(0, round)?;
         window.load::<u64>(0)?;
         equal("1 byte", window.check_part::<u8>(round)?, 0)?;
         equal("2 bytes", window.check_part::<u16>(0)?, 0)?;
         equal("4 bytes", window.check_part::<u32>(0)?, 0)?;
-        equal("8 bytes", window.check_part::<u64>(0)?, 0)?;
+        equal("8 bytes", window.check_part::<u64>(0)?, session)?;
     }
     Ok(())
 }

@@ -237,6 +237,28 @@ fn a_window_of_bus_addresses_is_made_without_touching_them() {
 }
 
 #[test]
+fn memory_that_may_not_be_written_is_not_exported_or_registered_for_writing() {
+    let (mut master, mut memory) = (Master::new(WINDOW_SIZE), Memory::new(1 << 20));
+    memory.put_export(0x5000);
+    memory.is_read_only = true;
+    for (rights, status) in [
+        (3, CommandStatus::MemoryFault),
+        (2, CommandStatus::MemoryFault),
+        (0x10, CommandStatus::MemoryFault),
+        (1, CommandStatus::Ok),
+    ] {
+        memory.put(DESCRIPTOR + 0x20, &[rights]);
+        assert_eq!(memory.command(&mut master, 1).0, status, "rights {rights}");
+    }
+    assert_eq!(master.windows(Space::Memory).iter().count(), 1);
+    memory.put(DESCRIPTOR + 8, &[4]);
+    memory.put(DESCRIPTOR + 0x20, &[2]);
+    assert_eq!(memory.command(&mut master, 4).0, CommandStatus::MemoryFault);
+    memory.put(DESCRIPTOR + 0x20, &[1]);
+    assert_eq!(memory.command(&mut master, 4).0, CommandStatus::Ok);
+}
+
+#[test]
 fn windows_of_the_io_space_are_apart_and_leave_the_adaptors_own_part() {
     let (mut master, mut memory) = exporting();
     memory.put_export(0);

@@ -12,7 +12,7 @@ pub fn measure(adaptor: &Adaptor, run: &Run) -> Result<Times, Failure> {
     // Errors of an earlier program are no answer to this one.
     check(&window, None)?;
     let direction = if run.test.writes() { Direction::Write } else { Direction::Read };
-    let resets = adaptor.resets()?;
+    let lapses = adaptor.lapses()?;
     let times = Times::of(run, || {
         match direction {
             Direction::Write => window.write_bytes(0, &bytes)?,
@@ -29,7 +29,7 @@ pub fn measure(adaptor: &Adaptor, run: &Run) -> Result<Times, Failure> {
         Ok(())
     })?;
     check(&window, Some(direction))?;
-    if adaptor.resets()? != resets {
+    if adaptor.lapses()? != lapses {
         return Err(ardma::Error::Reset { direction, place: run.place, length: run.size }.into());
     }
     Ok(times)

@@ -168,8 +168,9 @@ fn scattered(context: &Context) -> Verdict {
 
 fn empty(context: &Context) -> Verdict {
     let mut bench = bench(context)?;
-    equal("bytes", bench.done(Operation::write(bench.memory.part(0, 0)?, bench.place))?.bytes, 0)?;
-    equal("bytes", bench.done(Operation::read(bench.place, bench.memory.part(0, 0)?))?.bytes, 0)
+    let none = bench.memory.part(0, 0)?;
+    equal("a write's code", bench.code(Operation::write(none.clone(), bench.place))?, Code::BadRequest)?;
+    equal("a read's code", bench.code(Operation::read(bench.place, none))?, Code::BadRequest)
 }
 
 fn order(context: &Context) -> Verdict {

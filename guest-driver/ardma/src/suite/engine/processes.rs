@@ -4,10 +4,11 @@ use super::super::tap::{Problem, Verdict, equal, holds};
 use super::{Case, Context, LONG, bench, case};
 use ardma::{Operation, QueueOptions};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub const CASES: &[Case] = &[
     case("a process that is killed in mid-transfer leaves the other queues alone", "Isolation", killed),
+    case("a child of the process is refused, and ends nothing of its parent's", "Isolation", forked),
     case("what a killed process had registered can be registered again", "Isolation", all_given_back),
 ];
 
@@ -67,6 +68,31 @@ fn killed(context: &Context) -> Verdict {
             bench.done(Operation::read(bench.place, bench.memory.part(0, 8)?))?;
             equal("what is there", bench.bytes(0, 8)?, vec![7; 8])?;
         }
+    }
+    Ok(())
+}
+
+fn forked(context: &Context) -> Verdict {
+    let mut bench = bench(context)?;
+    bench.done(Operation::read(bench.place, bench.memory.part(0, 8)?))?;
+    let mut status = 0;
+    // SAFETY: this process has one thread here; the child ends without the destructors of the parent.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refused = bench.queue.wait(Duration::ZERO).is_err()
+            && bench.queue.post(Operation::fence()).is_err()
+            && bench.memory.end().is_err()
+            && context.adaptor.info().is_err();
+        drop(bench);
+        // SAFETY: the call takes no pointer.
+        unsafe { libc::_exit(i32::from(!refused)) }
+    }
+    // SAFETY: the pointer is to one number.
+    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    holds(child > 0 && ended == child, || format!("no child: {}", std::io::Error::last_os_error()))?;
+    equal("the child's status", status, 0)?;
+    for _ in 0..10 {
+        bench.done(Operation::read(bench.place, bench.memory.part(0, 8)?))?;
     }
     Ok(())
 }
