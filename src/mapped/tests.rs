@@ -1,5 +1,9 @@
+use super::pager::{Group, Pager, Served, Waiter};
 use super::*;
+use crate::adaptor::address::NodeId;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use vm_memory::FileOffset;
 
 const LEN: usize = 0x4000;
@@ -131,4 +135,46 @@ fn what_may_be_gone_or_the_same_bytes_is_not_copied_without_a_buffer() {
     assert!(!whole(&one, &two), "two mappings of one file");
     let unsteady = mapped(&file_of(LEN as u64));
     assert!(!whole(&unsteady, &one) && !whole(&one, &unsteady));
+}
+
+#[test]
+fn pages_of_a_file_are_brought_in_by_a_thread_and_those_that_can_not_be_slow_are_here() {
+    let memory = mapped(&sealed(LEN));
+    for write in [true, false] {
+        assert!(matches!(memory.piece(0, LEN as u64).unwrap().presence(write, false), Ok(Presence::Here)));
+    }
+    // Where the temporary directory is memory, nothing is slow there.
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("target");
+    let file = Arc::new(tempfile::tempfile_in(directory).unwrap());
+    file.set_len(LEN as u64).unwrap();
+    let memory = mapped(&file);
+    let piece = memory.piece(0x1ff8, 16).unwrap();
+    let Ok(Presence::Absent(pages)) = piece.presence(true, false) else { panic!("it may have to be read") };
+    let mut pager = Pager::new().unwrap();
+    let (group, waiter) = (Group::Guest(0), Waiter::Packet(0, NodeId(1)));
+    assert!(!pager.has_served(waiter, group));
+    pager.bring_in(group, waiter, vec![pages.clone()]).unwrap();
+    // They stay mapped for the thread, whatever becomes of who asked.
+    let other = mapped(&file);
+    drop(memory);
+    let begin = Instant::now();
+    let served = loop {
+        assert!(begin.elapsed() < Duration::from_secs(20), "they do not come");
+        if let Some(served) = pager.poll() {
+            break served;
+        }
+    };
+    assert_eq!(served, Served { waiter, group, result: Ok(()) });
+    assert!(pager.has_served(waiter, group) && !pager.has_served(waiter, Group::Guest(1)));
+    pager.forget(waiter);
+    assert!(!pager.has_served(waiter, group));
+    // Now they are in memory, so that a read does not wait; a write may be begun where it was told that they are there.
+    let piece = other.piece(0x1ff8, 16).unwrap();
+    assert!(matches!(piece.presence(false, false), Ok(Presence::Now)));
+    assert!(matches!(piece.presence(true, true), Ok(Presence::Now)));
+    // What is cut meanwhile is found.
+    file.set_len(0).unwrap();
+    assert_eq!(pages.bring_in(), Err(MemoryFault::Unmapped));
+    assert!(matches!(piece.presence(true, true), Err(MemoryFault::Unmapped)));
+    assert!(matches!(piece.presence(false, false), Ok(Presence::Absent(_)) | Err(MemoryFault::Unmapped)));
 }

@@ -27,4 +27,5 @@ mod packet_fuzz;
 mod queue;
 mod routed;
 mod schedule;
+mod slow_memory;
 mod world;
