@@ -17,7 +17,7 @@ use assured_rdma::vfio::message::{
     SetIrqs,
 };
 use assured_rdma::vfio::{
-    Connection, ConnectionId, DeviceShape, DmaKind, DmaRefused, GuestMemory, Intake, Interrupts, MAX_DMA,
+    Begin, Connection, ConnectionId, DeviceShape, DmaKind, DmaRefused, GuestMemory, Intake, Interrupts, MAX_DMA,
     MAX_DMA_TRANSFER, ReplyToken, Request, Sharing,
 };
 use assured_rdma_fuzz::held::held;
@@ -437,7 +437,7 @@ fuzz_target!(|steps: Vec<Step>| {
                     } else {
                         MemoryOperation::Read { id, home: Home::Guest, segments }
                     };
-                    let _ = talk.memory.execute(&operation);
+                    let _ = talk.memory.execute(&operation, &Begin::WAITS);
                 }
             }
             assert!(held() < at_start + HELD_LIMIT, "bounded: {} bytes are held", held() - at_start);

@@ -1,5 +1,7 @@
 //! What the adaptor tells its operator and its shell.
 
+use core::time::Duration;
+
 use super::address::NodeId;
 use super::mesh::packet::Incarnation;
 
@@ -14,6 +16,24 @@ pub enum Event {
     PeerRestarted(NodeId, Incarnation),
     /// The node is silent although the link is open: the shell shall cut the link.
     CutLink(NodeId),
+    /// The round trip to a peer is too long for the leases: no write between the two nodes is executed in time.
+    RoundTripTooLong {
+        /// Which peer.
+        peer: NodeId,
+        /// The round trip.
+        round_trip: Duration,
+        /// The shorter of the two nodes' leases, as long as it may get.
+        lease: Duration,
+    },
+    /// A peer is configured with another deadline or lease than this node.
+    LeaseDiffers {
+        /// Which peer.
+        peer: NodeId,
+        /// Its lease.
+        lease: Duration,
+        /// The lease that this node is configured with.
+        own: Duration,
+    },
     /// The guest's memory is not shared with the adaptor; exports are refused.
     MemoryNotShared,
     /// The function was reset and the node is now this incarnation.

@@ -379,6 +379,12 @@ impl Adaptor {
         self.run(now);
     }
 
+    /// The clock that gives this adaptor its time may have stood still, or have jumped, before `now`.
+    pub fn handle_clock_jump(&mut self, now: Instant) {
+        self.mesh.handle_clock_jump(now);
+        self.run(now);
+    }
+
     /// A packet with a bad CRC came over the link to `from`.
     pub fn handle_corrupt(&mut self, from: NodeId) {
         self.mesh.handle_corrupt(from);

@@ -16,7 +16,10 @@ impl Adaptor {
             entry.state = 1 << 3;
             entry.incarnation = self.incarnation.0;
         } else if let Some(peer) = self.mesh.peer(node) {
-            entry.state = 1 | u32::from(peer.up) << 1;
+            entry.state = 1
+                | u32::from(peer.up) << 1
+                | u32::from(peer.too_far) << 4
+                | u32::from(peer.lease_differs) << 5;
             entry.changes = peer.changes;
             entry.incarnation = peer.incarnation;
         }
@@ -83,6 +86,7 @@ impl Adaptor {
             Register::ServedReads => self.master.served_reads(),
             Register::Refused => self.master.refused(),
             Register::FailedOperations => self.engine.failed(),
+            Register::LateLeases => self.mesh.late_leases(),
             Register::RegisterBase
             | Register::RegisterExtent
             | Register::IoBase

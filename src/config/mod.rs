@@ -19,6 +19,7 @@ use thiserror::Error;
 use crate::adaptor::address::{Geometry, GeometryError, NodeId};
 use crate::adaptor::buses::{Buses, Span};
 use crate::adaptor::inventory::Name;
+use crate::adaptor::mesh::limits::longest_lease;
 use crate::hosted::Description;
 use crate::net::TlsFiles;
 pub use device::{DeviceError, RawDevice};
@@ -313,7 +314,8 @@ impl Config {
         let gather =
             duration("gather", raw.gather.as_ref(), Duration::from_micros(50), Duration::ZERO, millis(100))?;
         // Otherwise stores could expire before they are sent.
-        shorter("gather", gather, "deadline less lease", deadline.saturating_sub(lease))?;
+        let longest = longest_lease(deadline).max(lease);
+        shorter("gather", gather, "deadline less the longest lease", deadline.saturating_sub(longest))?;
         let poll = poll(raw.poll.as_ref())?;
         let queue_poll = raw.queue_poll.as_ref();
         let queue_poll = duration(

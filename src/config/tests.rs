@@ -138,8 +138,8 @@ fn each_bad_value_gives_its_line() {
         ("keepalive = '10ms'", "keepalive: 10ms is not between 100ms and 1m"),
         ("gather = '1s'", "gather: 1s is not between 0s and 100ms"),
         (
-            "deadline = '20ms'\nlease = '5ms'\ngather = '15ms'",
-            "gather: 15ms must be shorter than the deadline less lease of 15ms",
+            "deadline = '20ms'\nlease = '7ms'\ngather = '13ms'",
+            "gather: 13ms must be shorter than the deadline less the longest lease of 13ms",
         ),
         ("poll = '2s'", "poll: 2s is not between 0s and 1s"),
         ("queue-poll = '2s'", "queue-poll: 2s is not between 0s and 1s"),

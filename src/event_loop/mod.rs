@@ -3,6 +3,7 @@
 //! After activity it polls for a while before it sleeps, since a wake-up costs more than the way of a packet.
 
 mod signals;
+mod watch;
 
 use core::time::Duration;
 use std::io;
@@ -12,6 +13,7 @@ use std::rc::Rc;
 use rustix::time::{ClockId, clock_gettime};
 
 use self::signals::{Signal, Signals};
+use self::watch::Watch;
 use crate::adaptor::Instant;
 use crate::poller::{Poller, Report, Reports, Token};
 
@@ -56,6 +58,8 @@ pub trait Service {
     fn handle_report(&mut self, now: Instant, report: Report);
     /// Does everything that can be done now, by bounded portions from each source. It has another turn until it is idle.
     fn turn(&mut self, now: Instant) -> Turn;
+    /// The clock may have stood still, or have jumped, before `now`.
+    fn handle_clock_jump(&mut self, _now: Instant) {}
     /// Whether [`Self::turn`] has to look at what nothing reports.
     fn is_polling(&self) -> bool {
         false
@@ -107,6 +111,7 @@ impl EventLoop {
         let mut now = self.clock.now();
         let mut poll_until = now;
         let mut turn = Turn::Cut;
+        let mut watch = Watch::default();
         // Whether the service itself looks again and again.
         let mut looks = false;
         // When the service has something to do, even if nothing arrives.
@@ -124,6 +129,11 @@ impl EventLoop {
             now = self.clock.now();
             if turn == Turn::Idle && !looks && reports.is_empty() && due.is_none_or(|due| now < due) {
                 continue;
+            }
+            // Before anything that has arrived is looked at.
+            if watch.has_jumped(now) {
+                log::info!("the clock was set, or this machine stood still: leases are asked for again");
+                service.handle_clock_jump(now);
             }
             for report in reports.iter() {
                 if report.token != SIGNALS {

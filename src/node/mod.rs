@@ -229,6 +229,12 @@ impl Service for Node {
         turn
     }
 
+    fn handle_clock_jump(&mut self, now: Instant) {
+        for local in &mut self.locals {
+            local.adaptor.handle_clock_jump(now);
+        }
+    }
+
     fn is_polling(&self) -> bool {
         self.locals.iter().any(|local| local.adaptor.is_polling())
     }

@@ -191,6 +191,20 @@ impl Node {
             Event::PeerRestarted(node, incarnation) => {
                 (Warn, format!("{label}node {node}: restarted or reset, now incarnation {incarnation}"))
             }
+            Event::RoundTripTooLong { peer, round_trip, lease } => (
+                Warn,
+                format!(
+                    "{label}node {peer}: the round trip takes {round_trip:?}, too long for a lease of {lease:?}: writes are not \
+                     executed in time; raise --deadline at both nodes"
+                ),
+            ),
+            Event::LeaseDiffers { peer, lease, own } => (
+                Warn,
+                format!(
+                    "{label}node {peer}: has a lease of {lease:?}, this node one of {own:?}: the two are configured with different \
+                     --deadline or --lease"
+                ),
+            ),
             Event::Reset(incarnation) => (Info, format!("{label}reset, now incarnation {incarnation}")),
             Event::CutLink(_) | Event::MemoryNotShared => return,
         };

@@ -314,7 +314,7 @@ mod tests {
         let mut queues = Queues::default();
         for channel in Channel::ALL {
             let origin = Origin { channel, ..small(1) };
-            let Window { requests, bytes } = Window::default().of(channel);
+            let Window { requests, bytes, .. } = Window::default().of(channel);
             let len = HEADER_LEN + bytes / requests;
             let mut count = 0;
             while queues.push(&mut budget, origin, NodeId(2), packet(1, 2, len)) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::mesh::limits::{WINDOW_BYTES, WINDOW_REQUESTS, Window};
+use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
 
 /// Stands for any number of times.
 pub const ANY: u8 = u8::MAX;
@@ -134,7 +135,12 @@ impl Bounds {
         blocks: 1,
         exported: 2,
         timing: TIMING,
-        window: Window { requests: WINDOW_REQUESTS, bytes: WINDOW_BYTES },
+        window: Window {
+            requests: WINDOW_REQUESTS,
+            bytes: WINDOW_BYTES,
+            first: Sequence(0),
+            epoch: Epoch(0),
+        },
         lease_of_target: None,
         horizon: Duration::from_millis(80),
         capacity: 2,

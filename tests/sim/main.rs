@@ -13,6 +13,8 @@
 mod assurance;
 mod buses;
 mod channels;
+mod clock;
+mod clocks;
 mod contract;
 mod engine;
 mod flat_memory;

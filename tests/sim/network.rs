@@ -90,6 +90,13 @@ pub struct Network {
     full: BTreeSet<(Station, Station)>,
     /// Bytes that each direction of a link carries in a microsecond; 0 for any number.
     pub rate: u64,
+    /// How much longer than the shortest time every packet travels.
+    pub way: Duration,
+    /// How many more packets with this command are lost.
+    pub losses: BTreeMap<u8, u32>,
+    /// Bytes that each direction of a link carries before it carries nothing more; none for any number.
+    pub allowance: Option<usize>,
+    carried: BTreeMap<(LinkId, Station), usize>,
     /// Until when a direction of a link is busy with what it was given.
     busy: BTreeMap<(Station, Station), Instant>,
     parcels: BinaryHeap<Parcel>,
@@ -120,6 +127,17 @@ impl Network {
             .filter_map(|relay| relay.router.poll_timeout().map(|at| at.max(relay.paused_until)));
         let busy = self.busy.values().copied();
         timers.chain(parcel).chain(self.stalled.values().copied()).chain(busy).min()
+    }
+
+    /// Whether a packet is one of those that are to be lost.
+    fn is_lost(&mut self, link: LinkId, from: Station, wire: &[u8]) -> bool {
+        if let Some(left) = self.losses.get_mut(&wire[3]).filter(|left| **left > 0) {
+            *left -= 1;
+            return true;
+        }
+        let carried = self.carried.entry((link, from)).or_default();
+        *carried += wire.len();
+        self.allowance.is_some_and(|allowance| *carried > allowance)
     }
 
     pub fn handle_timeout(&mut self, now: Instant) {
@@ -260,13 +278,14 @@ impl World {
 
     /// Tells the cores of a process what changed on its ways.
     fn follow_paths(&mut self, host: NodeId) {
+        let now = self.local(host);
         let process = self.processes.get_mut(&host).unwrap();
         while let Some(event) = process.paths.poll_event() {
             for place in &process.places {
                 let adaptor = &mut self.nodes.get_mut(place).unwrap().adaptor;
                 match event {
-                    PathEvent::Up(peer) => adaptor.handle_link_up(self.now, peer),
-                    PathEvent::Down(peer) => adaptor.handle_link_down(self.now, peer),
+                    PathEvent::Up(peer) => adaptor.handle_link_up(now, peer),
+                    PathEvent::Down(peer) => adaptor.handle_link_down(now, peer),
                 }
             }
         }
@@ -280,7 +299,7 @@ impl World {
                 self.link(place, peer);
             }
             Some(Remedy::Doubt) => {
-                let now = self.now;
+                let now = self.local(place);
                 self.adaptor(place).handle_link_down(now, peer);
                 self.adaptor(place).handle_link_up(now, peer);
             }
@@ -326,7 +345,7 @@ impl World {
     }
 
     fn deliver_frame(&mut self, host: NodeId, link: LinkId, frame: Option<Result<Frame, FrameError>>) {
-        let now = self.now;
+        let now = self.local(host);
         let process = self.processes.get_mut(&host).unwrap();
         match frame {
             Some(Ok(Frame { packet, .. })) => {
@@ -378,10 +397,13 @@ impl World {
     }
 
     pub fn send(&mut self, link: LinkId, from: Station, to: Station, mut wire: Vec<u8>) {
-        let mut travel = Duration::from_micros(20);
+        let mut travel = Duration::from_micros(20) + self.network.way;
         if let Some(time) = (wire.len() as u64).checked_div(self.network.rate) {
             travel += Duration::from_micros(time);
             self.network.busy.insert((from, to), self.now.after(Duration::from_micros(time)));
+        }
+        if self.network.is_lost(link, from, &wire) {
+            return;
         }
         let faults = if is_routes(&wire) { Faults::NONE } else { self.faults };
         if self.random.next() % 1000 < faults.loss {

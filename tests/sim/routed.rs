@@ -137,8 +137,10 @@ fn an_id_that_changes_hands_and_back_executes_nothing_twice() {
     assert_eq!(world.register(B, 0x1008 + 16), world.register(IMPOSTOR, 0x18));
     world.separate(IMPOSTOR, R);
     world.link(A, R);
-    assert_eq!(world.check(A, B, 0x2000), 0);
+    // B does not know any more what it did for A, so that nobody does.
+    assert_eq!(write_code(world.check(A, B, 0x2000)), Code::PeerRestarted);
     assert_eq!(world.executions.len() - before, 1, "exactly once");
+    assert!(world.run_until(DEADLINE, |world| world.is_up(A, B)));
     put(&mut world, 2);
     assert_eq!(world.check(A, B, 0x2000), 0);
     assert_eq!(held(&mut world), 2);

@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use crate::network::{Faults, Station};
 use crate::oracle::Oracle;
-use crate::world::{DEADLINE, EXPORTED, Slow, TIMING, WINDOW, World};
+use crate::world::{EXPORTED, PATIENCE, Slow, TIMING, WINDOW, World};
 
 const NODES: u8 = 3;
 const STEPS: usize = 120;
@@ -99,6 +99,9 @@ fn run(seed: u64, kind: Kind) -> Sum {
     world.slow = slow(&mut random);
     let mut schedule =
         Schedule { world, oracle: Oracle::default(), random, routers, resets: 0, transfers: 0 };
+    for id in 1..=NODES {
+        schedule.drift(NodeId(id));
+    }
     for _ in 0..STEPS {
         schedule.act();
     }
@@ -197,7 +200,7 @@ impl Schedule {
             self.world.spared = Some(from);
             while self.world.store(from, to, offset, &value.to_le_bytes()).is_err() {
                 assert!(
-                    self.world.now.since(start) <= DEADLINE,
+                    self.world.now.since(start) <= PATIENCE,
                     "bounded: a store waits longer than the deadline"
                 );
                 self.world.step();
@@ -295,7 +298,7 @@ impl Schedule {
                 return data;
             }
             let waited = self.world.now.since(start);
-            assert!(waited <= DEADLINE, "bounded: node {at} waits {waited:?} for {region:?} {offset:#x}");
+            assert!(waited <= PATIENCE, "bounded: node {at} waits {waited:?} for {region:?} {offset:#x}");
             self.world.step();
             if self.below(400) == 0 {
                 self.fail_but_not(at);
@@ -322,7 +325,11 @@ impl Schedule {
             0..7 if !self.world.is_linked(from, to) => self.world.link(from, to),
             7 if spares(&together) => {
                 let time = Duration::from_micros(self.random.next() % 700_000);
-                self.world.pause(a, time);
+                match self.below(3) {
+                    0 => self.world.freeze(a, time),
+                    1 => self.world.jump(a, time),
+                    _ => self.world.pause(a, time),
+                }
                 // Whoever stands still makes no accesses.
                 self.world.run_for(time);
             }
@@ -340,6 +347,13 @@ impl Schedule {
             }
             _ => {}
         }
+    }
+
+    /// The clock of the node's process is as inexact as clocks are.
+    fn drift(&mut self, node: NodeId) {
+        let drift = self.below(1001) as i64 - 500;
+        let now = self.world.now;
+        self.world.clock(node).drifts(now, drift);
     }
 
     fn begin_life(&mut self, node: NodeId) {
@@ -407,8 +421,12 @@ impl Schedule {
             }
         }
         assert!(healed, "links come up again");
+        // A node that forgot another one for an impostor's sake says so.
+        self.world.run_for(Duration::from_millis(10));
+        let is_up = |world: &mut World| pairs.iter().all(|&(a, b)| world.knows(a, b) && world.knows(b, a));
+        assert!(self.world.run_until(Duration::from_secs(1), is_up), "they stay up");
         let quiet = |schedule: &Self| (1..=NODES).all(|id| schedule.oracle.under_way(NodeId(id)) == 0);
-        let limit = self.world.now.after(DEADLINE);
+        let limit = self.world.now.after(PATIENCE);
         while !quiet(self) {
             assert!(self.world.now <= limit, "bounded: bulk writes end");
             self.world.step();

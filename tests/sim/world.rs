@@ -12,20 +12,24 @@ use assured_rdma::adaptor::master::{HostedWindow, Rights};
 use assured_rdma::adaptor::memory::{
     AtomicAction, DeviceId, Home, Lent, MemoryFault, MemoryOperation, OperationId, Segment,
 };
-use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::mesh::packet::Incarnation;
+use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
+use assured_rdma::adaptor::mesh::{self, Timing};
 use assured_rdma::adaptor::random::Random;
 use assured_rdma::adaptor::transaction::{Finished, Payload, Request, RequestKind, TransactionId};
-use assured_rdma::adaptor::{Adaptor, Busy, Event, Instant, LoadTag, Region, Settings, backplane};
+use assured_rdma::adaptor::{Adaptor, Busy, Event, Instant, LoadTag, Region, Settings, backplane, target};
 use assured_rdma::router::Paths;
 use bytes::Bytes;
 
+use crate::clock::Clock;
 use crate::network::{Faults, Network, Station};
 
 pub const DEADLINE: Duration = Duration::from_millis(500);
 pub const LEASE: Duration = Duration::from_millis(150);
 pub const KEEPALIVE: Duration = Duration::from_secs(2);
 pub const TIMING: Timing = Timing { deadline: DEADLINE, lease: LEASE, keepalive: KEEPALIVE };
+/// The longest time by the world's clock that an access may take: a node's own clock may be slow.
+pub const PATIENCE: Duration = Duration::from_micros(500_500);
 pub const WINDOW: u64 = 4 << 20;
 /// Guest memory: commands in the first pages, the exported window behind.
 /// What is behind that is for the DMA engine.
@@ -96,9 +100,15 @@ pub struct World {
     /// By the place of their first node; one that claims to be somebody else has another place than its id.
     pub processes: BTreeMap<NodeId, Process>,
     pub network: Network,
+    /// By the place of a process's first node; those without one have the world's time.
+    clocks: BTreeMap<NodeId, Clock>,
+    /// Processes that will notice that their clocks stood still or jumped, and when.
+    awakening: BTreeMap<NodeId, Instant>,
     /// The nodes that each is configured to know; none where routers join them.
     peers: NodeSet,
     timing: fn(NodeId) -> Timing,
+    /// Where the numbers of all flows begin.
+    window: mesh::limits::Window,
     pub packets: u64,
     /// Steps in a row that took no time.
     steps_now: u32,
@@ -149,6 +159,7 @@ impl World {
         let ids: Vec<NodeId> = processes.iter().flat_map(|buses| buses.nodes()).collect();
         let mut world = Self {
             timing,
+            window: numbers(seed),
             now: Instant::from_nanos(1_000_000),
             faults: Faults::NONE,
             slow: Slow::NONE,
@@ -158,6 +169,8 @@ impl World {
             nodes: BTreeMap::new(),
             processes: BTreeMap::new(),
             network: Network::default(),
+            clocks: BTreeMap::new(),
+            awakening: BTreeMap::new(),
             peers: if routers == 0 { ids.iter().copied().collect() } else { NodeSet::EMPTY },
             packets: 0,
             steps_now: 0,
@@ -195,9 +208,10 @@ impl World {
         for (id, &place) in buses.nodes().zip(&places) {
             self.start_node(host, place, id, buses.span().bits());
         }
+        let now = self.clock_of(host).at(self.now);
         let others = |place: &NodeId| places.contains(place);
         let adaptors = self.nodes.iter_mut().filter(|(place, _)| others(place));
-        backplane::join(self.now, &mut adaptors.map(|(_, node)| &mut node.adaptor).collect::<Vec<_>>());
+        backplane::join(now, &mut adaptors.map(|(_, node)| &mut node.adaptor).collect::<Vec<_>>());
         let life = Incarnation(self.random.next_nonzero());
         self.processes.insert(host, Process { buses, places, paths: Paths::new(buses), life });
     }
@@ -213,7 +227,7 @@ impl World {
         };
         let mut node = Node {
             host,
-            adaptor: Adaptor::new(settings),
+            adaptor: Adaptor::with_limits(settings, target::Limits::default(), self.window),
             memory: vec![0; MEMORY],
             devices: Vec::new(),
             paused_until: Instant::ZERO,
@@ -224,7 +238,8 @@ impl World {
             stuck: None,
         };
         // Memory space and bus master, as the guest's kernel enables them.
-        node.adaptor.handle_store(self.now, Region::Config, 4, &[6, 0]).unwrap();
+        let now = self.clock_of(host).at(self.now);
+        node.adaptor.handle_store(now, Region::Config, 4, &[6, 0]).unwrap();
         self.nodes.insert(place, node);
     }
 
@@ -249,7 +264,7 @@ impl World {
 
     /// The guest of a node is reset; its process lives on.
     pub fn reset(&mut self, id: NodeId) {
-        let now = self.now;
+        let now = self.local(id);
         let node = self.nodes.get_mut(&id).unwrap();
         node.adaptor.handle_reset(now);
         node.adaptor.handle_store(now, Region::Config, 4, &[6, 0]).unwrap();
@@ -270,6 +285,54 @@ impl World {
             router => {
                 let paused = self.paused_until(router);
                 *paused = until.max(*paused);
+            }
+        }
+    }
+
+    /// The clock of the process of a node.
+    pub fn clock(&mut self, place: NodeId) -> &mut Clock {
+        let host = self.nodes[&place].host;
+        self.clocks.entry(host).or_insert(Clock::TRUE)
+    }
+
+    /// What the clock of a node's process shows.
+    pub fn local(&self, place: NodeId) -> Instant {
+        self.clock_of(self.nodes[&place].host).at(self.now)
+    }
+
+    fn clock_of(&self, host: NodeId) -> Clock {
+        self.clocks.get(&host).copied().unwrap_or(Clock::TRUE)
+    }
+
+    /// A node's process stands still, and its clock with it, as in a virtual machine that is stopped. It notices.
+    pub fn freeze(&mut self, place: NodeId, time: Duration) {
+        self.freeze_unnoticed(place, time);
+        let (host, at) = (self.nodes[&place].host, self.now.after(time));
+        self.awakening.insert(host, at);
+    }
+
+    /// As [`World::freeze`], but nothing tells the process of it.
+    pub fn freeze_unnoticed(&mut self, place: NodeId, time: Duration) {
+        let now = self.now;
+        self.clock(place).stops(now, time);
+        self.pause(place, time);
+    }
+
+    /// The clock of a node's process jumps ahead, which it notices.
+    pub fn jump(&mut self, place: NodeId, by: Duration) {
+        let (now, host) = (self.now, self.nodes[&place].host);
+        self.clock(place).jumps(now, by);
+        self.awakening.insert(host, now);
+        self.awake();
+    }
+
+    /// Tells processes that their clocks stood still.
+    fn awake(&mut self) {
+        while let Some((&host, _)) = self.awakening.iter().find(|(_, at)| **at <= self.now) {
+            self.awakening.remove(&host);
+            for place in self.processes[&host].places.clone() {
+                let now = self.local(place);
+                self.adaptor(place).handle_clock_jump(now);
             }
         }
     }
@@ -313,7 +376,7 @@ impl World {
     }
 
     pub fn store(&mut self, at: NodeId, node: NodeId, offset: u64, data: &[u8]) -> Result<(), Busy> {
-        let now = self.now;
+        let now = self.local(at);
         let result = self.adaptor(at).handle_store(now, Region::Access, Self::space(node, offset), data);
         self.take_outputs();
         result
@@ -328,21 +391,21 @@ impl World {
         id: TransactionId,
         kind: RequestKind<Payload>,
     ) {
-        let now = self.now;
+        let now = self.local(at);
         let request = Request { id, place: Place { node, at: Location::memory(offset) }, kind, posted: now };
         self.adaptor(at).handle_bulk(now, request);
         self.take_outputs();
     }
 
     pub fn idle(&mut self, at: NodeId) {
-        let now = self.now;
+        let now = self.local(at);
         self.adaptor(at).handle_idle(now);
         self.take_outputs();
     }
 
     /// Begins a load; its answer comes from [`Self::answer`].
     pub fn begin_load(&mut self, at: NodeId, region: Region, offset: u64, len: usize) -> LoadTag {
-        let now = self.now;
+        let now = self.local(at);
         let node = self.nodes.get_mut(&at).unwrap();
         let tag = LoadTag(node.next_tag);
         node.next_tag += 1;
@@ -367,7 +430,7 @@ impl World {
             if let Some(data) = self.answer(at, tag) {
                 return data;
             }
-            assert!(self.now.since(start) <= DEADLINE, "bounded: a load takes longer than the deadline");
+            assert!(self.now.since(start) <= PATIENCE, "bounded: a load takes longer than the deadline");
             self.step();
         }
     }
@@ -388,14 +451,14 @@ impl World {
     }
 
     pub fn set_register(&mut self, at: NodeId, offset: u64, value: u32) {
-        let now = self.now;
+        let now = self.local(at);
         self.adaptor(at).handle_store(now, Region::Registers, offset, &value.to_le_bytes()).unwrap();
         self.take_outputs();
     }
 
     /// As [`Self::set_register`], of 64 bits.
     pub fn set_wide_register(&mut self, at: NodeId, offset: u64, value: u64) {
-        let now = self.now;
+        let now = self.local(at);
         self.adaptor(at).handle_store(now, Region::Registers, offset, &value.to_le_bytes()).unwrap();
         self.take_outputs();
     }
@@ -475,10 +538,16 @@ impl World {
             let faults = node.faults.iter().map(|(at, _)| *at);
             let faults = faults.chain(node.source_faults.iter().map(|(at, _)| *at));
             let stuck = node.stuck.as_ref().map(|_| node.paused_until);
-            let all = faults.chain(node.adaptor.poll_timeout()).chain(stuck);
-            all.min().map(|at| at.max(node.paused_until))
+            let due = node.adaptor.poll_timeout().map(|at| self.clock_of(node.host).when(at));
+            faults.chain(due).chain(stuck).min().map(|at| at.max(node.paused_until))
         });
-        timers.chain(self.network.next_moment()).min().unwrap_or(Instant::from_nanos(u64::MAX)).max(self.now)
+        let awakening = self.awakening.values().copied();
+        timers
+            .chain(awakening)
+            .chain(self.network.next_moment())
+            .min()
+            .unwrap_or(Instant::from_nanos(u64::MAX))
+            .max(self.now)
     }
 
     /// Goes to the next moment at which something happens, and lets it happen.
@@ -487,20 +556,22 @@ impl World {
         self.steps_now = if next > self.now { 0 } else { self.steps_now + 1 };
         assert!(self.steps_now < 10_000, "time stands still: something is always due and never done");
         self.now = next;
+        self.awake();
         self.deliver_parcels();
-        let now = self.now;
-        for node in self.nodes.values_mut().filter(|node| node.paused_until <= now) {
+        let today = self.now;
+        for node in self.nodes.values_mut().filter(|node| node.paused_until <= today) {
+            let now = self.clocks.get(&node.host).map_or(today, |clock| clock.at(today));
             if node.adaptor.poll_timeout().is_some_and(|at| at <= now) {
                 node.adaptor.handle_timeout(now);
             }
-            for (_, id) in node.faults.extract_if(.., |(at, _)| *at <= now) {
+            for (_, id) in node.faults.extract_if(.., |(at, _)| *at <= today) {
                 node.adaptor.handle_pages(now, id, Ok(()));
             }
-            for (_, to) in node.source_faults.extract_if(.., |(at, _)| *at <= now) {
+            for (_, to) in node.source_faults.extract_if(.., |(at, _)| *at <= today) {
                 node.adaptor.handle_source_pages(to, Ok(()));
             }
         }
-        self.network.handle_timeout(now);
+        self.network.handle_timeout(today);
         self.take_outputs();
     }
 
@@ -519,7 +590,7 @@ impl World {
 
     /// As the daemon does: memory, the other buses, links, and what is for the guests and the operator.
     fn take_outputs_of(&mut self, host: NodeId, silent: &mut Vec<(NodeId, NodeId)>) {
-        let now = self.now;
+        let now = self.clock_of(host).at(self.now);
         let places = self.processes[&host].places.clone();
         loop {
             places.iter().for_each(|&place| self.execute_memory_operations(place));
@@ -530,16 +601,16 @@ impl World {
             }
         }
         for (link, other) in self.links_of(host) {
-            while !self.network.is_full(now, host.into(), other) {
+            while !self.network.is_full(self.now, host.into(), other) {
                 let (nodes, process) = (&mut self.nodes, self.processes.get_mut(&host).unwrap());
-                let (buses, slow, random) = (process.buses, self.slow, &mut self.random);
+                let (buses, slow, random, today) = (process.buses, self.slow, &mut self.random, self.now);
                 let packet = process.paths.serve(link, |from, to| {
                     let place = places[buses.number(from).unwrap()];
                     let Node { adaptor, memory, source_faults, .. } = nodes.get_mut(&place).unwrap();
                     adaptor.poll_packet(now, to, &mut |source| {
                         if random.next() % 1000 < slow.faults {
                             let time = Duration::from_micros(random.next() % slow.longest);
-                            source_faults.push((now.after(time), to));
+                            source_faults.push((today.after(time), to));
                             return Err(MemoryFault::Absent);
                         }
                         collect(memory, &source.segments)
@@ -591,7 +662,7 @@ impl World {
     }
 
     fn execute_operations(&mut self, id: NodeId, poll: fn(&mut Adaptor, Instant) -> Option<MemoryOperation>) {
-        let now = self.now;
+        let now = self.local(id);
         if let Some(operation) = self.nodes.get_mut(&id).unwrap().stuck.take() {
             let adaptor = self.adaptor(id);
             let name = operation.id();
@@ -603,7 +674,7 @@ impl World {
                 adaptor.handle_pages(now, name, Ok(()));
             }
         }
-        while self.nodes[&id].paused_until <= now
+        while self.nodes[&id].paused_until <= self.now
             && let Some(operation) = poll(&mut self.nodes.get_mut(&id).unwrap().adaptor, now)
         {
             if self.random.next() % 1000 < self.slow.faults {
@@ -616,23 +687,24 @@ impl World {
 
     /// A page of the operation is not there.
     fn fault(&mut self, id: NodeId, operation: MemoryOperation) {
-        let now = self.now;
+        let now = self.local(id);
         self.page_faults += 1;
         let is_unseen = self.random.next() % 1000 < self.slow.unseen;
         let time = Duration::from_micros(self.random.next() % self.slow.longest);
+        let served_at = self.now.after(time);
         let process = &self.process_of(id).places;
         if is_unseen && self.spared.is_none_or(|spared| !process.contains(&spared)) {
             self.nodes.get_mut(&id).unwrap().stuck = Some(operation);
             self.pause(id, time / 10);
         } else {
             let node = self.nodes.get_mut(&id).unwrap();
-            node.faults.push((now.after(time), operation.id()));
+            node.faults.push((served_at, operation.id()));
             node.adaptor.handle_page_fault(now, operation);
         }
     }
 
     fn perform(&mut self, id: NodeId, operation: MemoryOperation) {
-        let now = self.now;
+        let now = self.local(id);
         let operation = match operation {
             MemoryOperation::Transfer { id: operation, home, segments, from } => {
                 match self.borrow(id, &from) {
@@ -669,6 +741,12 @@ impl World {
         };
         node.adaptor.handle_memory_done(now, id_of, result);
     }
+}
+
+/// In every other world the numbers of all flows wrap soon.
+fn numbers(seed: u64) -> mesh::limits::Window {
+    let (first, epoch) = if seed & 1 == 1 { (u32::MAX - 3, u32::MAX - 1) } else { (0, 0) };
+    mesh::limits::Window { first: Sequence(first), epoch: Epoch(epoch), ..mesh::limits::Window::default() }
 }
 
 fn collect(memory: &[u8], segments: &[Segment]) -> Result<Bytes, MemoryFault> {

@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use super::Find;
 use super::batch::{Batch, Collector, is_short};
-use super::limits::{PROBE_AFTER, Window};
+use super::limits::{PROBE_AFTER, PROBES, Window};
 use super::packet::{Body, Progress, Stamp};
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::Instant;
@@ -35,6 +35,8 @@ pub(super) struct Initiator {
     channel: Channel,
     time_to_try: Duration,
     lease: Duration,
+    /// After this time without an answer it is asked for.
+    probe_after: Duration,
     window: Window,
     epoch: Epoch,
     first: Sequence,
@@ -69,9 +71,10 @@ impl Initiator {
             channel,
             time_to_try,
             lease,
+            probe_after: PROBE_AFTER,
             window,
-            epoch: Epoch(0),
-            first: Sequence(0),
+            epoch: window.epoch,
+            first: window.first,
             outstanding: VecDeque::new(),
             cursor: 0,
             sent: 0,
@@ -92,6 +95,34 @@ impl Initiator {
 
     pub(super) const fn epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    /// Whether nothing is under way, nor still to be reported.
+    pub(super) fn is_idle(&self) -> bool {
+        self.outstanding.is_empty() && self.waiting.is_empty() && self.condemned.is_empty()
+    }
+
+    /// Leases last so long from now on, and there is so much less time to try. Only for an idle flow: what is under way was to be
+    /// reported by the earlier times.
+    pub(super) const fn set_lease(&mut self, time_to_try: Duration, lease: Duration) {
+        self.time_to_try = time_to_try;
+        self.lease = lease;
+    }
+
+    /// Answers take so long for their way and that of the request. It may have been measured while the peer stood still, so that
+    /// lost answers are asked for several times within the time to try in any case.
+    pub(super) fn set_round_trip(&mut self, round_trip: Duration) {
+        let usual = round_trip.saturating_add(round_trip.checked_div(2).unwrap_or_default());
+        let most = self.time_to_try.checked_div(PROBES).unwrap_or_default();
+        self.probe_after = usual.min(most).max(PROBE_AFTER);
+    }
+
+    /// The clock may have jumped ahead: what was given a lease is treated as if it had been at this moment.
+    pub(super) fn renew_leases(&mut self, now: Instant) {
+        self.leased = self.leased.map(|_| now);
+        if self.has_condemned() {
+            self.condemned_until = self.condemned_until.max(now.after(self.lease));
+        }
     }
 
     /// Whether something waits to be sent.
@@ -166,7 +197,7 @@ impl Initiator {
             return None;
         };
         if self.cursor > before {
-            self.probe_at.get_or_insert(now.after(PROBE_AFTER));
+            self.probe_at.get_or_insert(now.after(self.probe_after));
         }
         self.confirm_wanted = false;
         if self.echo != Stamp(0) {
@@ -240,9 +271,9 @@ impl Initiator {
         self.sent = self.sent.max(self.cursor);
     }
 
-    /// A stamp came; the latest one is sent back from now on.
+    /// A stamp came; it is sent back from now on. What it says is the responding side's business.
     pub(super) fn handle_stamp(&mut self, stamp: Stamp) {
-        if stamp.0 > self.echo.0 {
+        if stamp != Stamp(0) {
             self.echo = stamp;
         }
     }
@@ -303,14 +334,18 @@ impl Initiator {
             self.bytes = self.bytes.saturating_sub(request.kind.len());
             let code = self.faults.remove(&request.id).unwrap_or(code);
             self.absent.take_if(|absent| *absent == request.id);
-            let own = if count > 1 { brings(&request).min(rest.len()) } else { rest.len() };
-            self.finished.push_back(Finished { id: request.id, code, data: rest.split_to(own) });
+            let own = brings(&request).min(rest.len());
+            // An answer of another length than was asked for: nobody knows what was done.
+            let is_whole = !code.is_ok() || count > 1 || rest.len() == brings(&request);
+            let (code, own) = if is_whole { (code, own) } else { (Code::Corrupt, 0) };
+            let data = if code.is_ok() { rest.split_to(own) } else { Bytes::new() };
+            self.finished.push_back(Finished { id: request.id, code, data });
         }
         self.first = self.first.plus(steps(fresh));
         self.sent = self.sent.saturating_sub(fresh);
         self.cursor = self.cursor.saturating_sub(fresh);
         self.trouble = Trouble::default();
-        self.probe_at = (self.sent > 0).then(|| now.after(PROBE_AFTER));
+        self.probe_at = (self.sent > 0).then(|| now.after(self.probe_after));
         self.admit();
     }
 
@@ -324,7 +359,7 @@ impl Initiator {
     pub(super) fn resume(&mut self, now: Instant) {
         if self.sent > 0 {
             self.confirm_wanted = true;
-            self.probe_at = Some(now.after(PROBE_AFTER));
+            self.probe_at = Some(now.after(self.probe_after));
         }
     }
 
@@ -370,7 +405,7 @@ impl Initiator {
         self.faults.clear();
         self.absent = None;
         self.epoch = self.epoch.plus(1);
-        self.first = Sequence(0);
+        self.first = self.window.first;
         (self.cursor, self.sent, self.bytes) = (0, 0, 0);
         self.confirm_wanted = false;
         self.echo = Stamp(0);
@@ -399,7 +434,7 @@ impl Initiator {
         self.release(now);
         if self.probe_at.is_some_and(|at| at <= now) {
             self.confirm_wanted = true;
-            self.probe_at = Some(now.after(PROBE_AFTER));
+            self.probe_at = Some(now.after(self.probe_after));
         }
     }
 }

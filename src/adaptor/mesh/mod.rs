@@ -24,6 +24,9 @@ mod batch_tests;
 mod exchange_tests;
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects)]
+mod lease_tests;
+#[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
 mod memory_tests;
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects)]
@@ -91,6 +94,10 @@ pub struct PeerState {
     pub changes: u32,
     /// Its incarnation, 0 where none was seen.
     pub incarnation: u64,
+    /// The round trip is too long for writes to be executed under their leases.
+    pub too_far: bool,
+    /// It is configured with another deadline or lease.
+    pub lease_differs: bool,
 }
 
 /// The sessions of a node.
@@ -194,7 +201,8 @@ impl Mesh {
     /// The link to the node is gone.
     pub fn handle_link_down(&mut self, now: Instant, node: NodeId) {
         if let Some(session) = self.sessions.get_mut(&node) {
-            session.handle_link_down(now);
+            session.handle_link_down(now, &mut self.outputs);
+            self.stirred.insert(node);
             self.talked_to.remove(&node);
         }
     }
@@ -222,6 +230,7 @@ impl Mesh {
         self.incarnation = incarnation;
         self.unroutable.clear();
         self.outputs.inbound.clear();
+        self.outputs.late_leases = 0;
         let mut tickets: BTreeMap<NodeId, Vec<_>> = BTreeMap::new();
         for &(origin, ticket) in flushed {
             tickets.entry(origin.node).or_default().push((origin.channel, ticket));
@@ -294,6 +303,8 @@ impl Mesh {
             up: session.is_up(),
             changes: session.reach_changes(),
             incarnation: session.peer_incarnation().map_or(0, |incarnation| incarnation.0),
+            too_far: session.is_too_far(),
+            lease_differs: session.differs(),
         })
     }
 
@@ -317,6 +328,22 @@ impl Mesh {
     pub fn send_inventory(&mut self, to: NodeId, entries: Bytes) {
         if let Some(session) = self.session(to) {
             session.send_inventory(entries);
+        }
+    }
+
+    /// How often since the reset a lease for a write that waited was over when it came.
+    pub const fn late_leases(&self) -> u64 {
+        self.outputs.late_leases
+    }
+
+    /// The clock that gives this node its time may have stood still, or have jumped, before `now`: what was executed under leases
+    /// needs another one, and what gave leases waits for their whole time once more.
+    pub fn handle_clock_jump(&mut self, now: Instant) {
+        for (&node, session) in &mut self.sessions {
+            session.handle_clock_jump(now);
+            if session.is_linked() {
+                self.talked_to.insert(node);
+            }
         }
     }
 

@@ -1,8 +1,8 @@
 //! The responding side of a flow: takes the requests of one other node in order, each once, and keeps their answers until these are acknowledged.
 //!
 //! A write is executed only under a lease: this side sends the time with everything it sends, the initiating side sends the
-//! latest such stamp back together with its epoch, and for the lease's time *from the stamp* the requests of that epoch may
-//! be executed. Invariant: the numbers from `acknowledged` on belong first to `answers`, then to `queue`; `expected` comes after them.
+//! latest such stamp back together with its epoch, and for the lease's time *from the stamp*, less a guard band, the requests of
+//! that epoch may be executed. Invariant: the numbers from `acknowledged` on belong first to `answers`, then to `queue`; `expected` comes after them.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 
 use super::batch::{MAX_BATCH, SHORT};
-use super::limits::{ASK_AGAIN, Window};
+use super::limits::{ASK_AGAIN, ASK_SELDOM, Window, guarded};
 use super::packet::{Body, Progress, Stamp};
 use super::sequence::{Epoch, Sequence};
 use crate::adaptor::Instant;
@@ -73,13 +73,19 @@ pub(super) struct Responder {
     /// and take none of their answers.
     told: usize,
     lease_until: Instant,
+    /// Stamps of before this time grant nothing: the clock may have stood still since.
+    stamps_from: Instant,
+    /// The time until a lease that was asked for is asked for again.
+    ask_pause: Duration,
     /// Before this time the lease is not asked for again.
     ask_at: Instant,
     /// It is time to ask, but the link has not taken the question yet.
     ask_waits: bool,
     nak_wanted: bool,
-    /// Requests of this epoch were dropped unexecuted, so that none after them may be taken.
+    /// What was accepted of this epoch is forgotten, so that nothing of it may be taken.
     closed: bool,
+    /// The initiating side is to be told so.
+    closed_wanted: bool,
     /// The last gap that was reported; it is reported again only when the initiating side probes.
     reported_gap: Option<Sequence>,
 }
@@ -90,44 +96,74 @@ impl Responder {
             lease,
             window,
             epoch: None,
-            acknowledged: Sequence(0),
+            acknowledged: window.first,
             answers: VecDeque::new(),
             queue: VecDeque::new(),
             queued_writes: 0,
-            expected: Sequence(0),
+            expected: window.first,
             bytes: 0,
             cursor: 0,
             told: 0,
             lease_until: Instant::ZERO,
+            stamps_from: Instant::ZERO,
+            ask_pause: ASK_AGAIN,
             ask_at: Instant::ZERO,
             ask_waits: false,
             nak_wanted: false,
             closed: false,
+            closed_wanted: false,
             reported_gap: None,
         }
     }
 
-    /// The peer goes on as another incarnation, for now or for ever; what waits is not executed any more.
-    pub(super) fn set_aside(&mut self) {
-        self.closed |= !self.queue.is_empty();
+    /// A responder for a peer of which only the last epoch is remembered: whatever is newer is taken.
+    pub(super) fn after(lease: Duration, window: Window, epoch: Option<Epoch>) -> Self {
+        Self { epoch, closed: true, closed_wanted: true, ..Self::new(lease, window) }
+    }
+
+    /// The latest epoch that was named.
+    pub(super) const fn epoch(&self) -> Option<Epoch> {
+        self.epoch
+    }
+
+    /// How long the leases of the peer's requests last.
+    pub(super) const fn set_lease(&mut self, lease: Duration) {
+        self.lease = lease;
+    }
+
+    /// The clock may have stood still until `now`: no lease from before is good.
+    pub(super) const fn drop_leases(&mut self, now: Instant) {
         self.lease_until = Instant::ZERO;
+        self.stamps_from = now;
+        self.ask_at = Instant::ZERO;
+        self.ask_pause = ASK_AGAIN;
+    }
+
+    /// The link is lost: what is to be repeated is asked for on the next one.
+    pub(super) const fn pause(&mut self) {
+        self.cursor = self.told;
     }
 
     /// An epoch was named, by a Hello or by a packet of the flow.
     pub(super) fn handle_epoch(&mut self, epoch: Epoch) -> Freshness {
         match self.epoch {
             Some(current) if epoch < current => Freshness::Stale,
+            Some(current) if epoch == current && self.closed => {
+                self.closed_wanted = true;
+                Freshness::Stale
+            }
             Some(current) if epoch == current => Freshness::Current,
             _ => {
-                *self = Self { epoch: Some(epoch), ..Self::new(self.lease, self.window) };
+                let stamps_from = self.stamps_from;
+                *self = Self { epoch: Some(epoch), stamps_from, ..Self::new(self.lease, self.window) };
                 Freshness::New
             }
         }
     }
 
     /// What every packet of the initiating side tells, for the current epoch: acknowledged answers are dropped, and
-    /// the stamp renews the lease.
-    pub(super) fn handle_progress(&mut self, now: Instant, progress: Progress) {
+    /// the stamp renews the lease. Returns whether a write waits for a lease, and this one is over already.
+    pub(super) fn handle_progress(&mut self, now: Instant, progress: Progress) -> bool {
         while self.acknowledged < progress.acknowledge && self.told > 0 {
             let Some(answer) = self.answers.pop_front() else { break };
             self.bytes = self.bytes.saturating_sub(answer.bytes);
@@ -135,15 +171,27 @@ impl Responder {
             self.cursor = self.cursor.saturating_sub(1);
             self.told = self.told.saturating_sub(1);
         }
-        if progress.echo != Stamp(0) {
-            // A stamp from the future would be a lease without end.
-            let asked = Instant::from_nanos(progress.echo.0).min(now);
-            self.lease_until = self.lease_until.max(asked.after(self.lease));
-            if self.lease_until > now {
-                // The question was answered; the next one need not wait.
-                self.ask_at = Instant::ZERO;
-            }
+        let is_late = self.take_stamp(now, progress.echo);
+        if self.lease_until > now {
+            // The question was answered; the next one need not wait.
+            self.ask_at = Instant::ZERO;
+        } else {
+            // The initiating side is there: it is asked soon.
+            self.ask_at = self.ask_at.min(now.after(ASK_AGAIN));
         }
+        self.ask_pause = ASK_AGAIN;
+        is_late
+    }
+
+    /// A stamp came back. One that this side can not have given since its clock is known to run grants nothing. Returns whether it
+    /// came too late for a write that waits.
+    fn take_stamp(&mut self, now: Instant, echo: Stamp) -> bool {
+        let asked = Instant::from_nanos(echo.0);
+        if echo == Stamp(0) || asked > now || asked < self.stamps_from {
+            return false;
+        }
+        self.lease_until = self.lease_until.max(asked.after(guarded(self.lease)));
+        self.queued_writes > 0 && self.lease_until <= now
     }
 
     /// A request came; a ticket means that it is next in order and shall be executed.
@@ -153,9 +201,6 @@ impl Responder {
         direction: Direction,
         bytes: usize,
     ) -> Option<Ticket> {
-        if self.closed {
-            return None;
-        }
         if sequence != self.expected {
             if sequence > self.expected && self.reported_gap != Some(self.expected) {
                 self.nak_wanted = true;
@@ -175,9 +220,12 @@ impl Responder {
         Some(Ticket { epoch, sequence })
     }
 
-    /// The initiating side probes: it has sent everything before `sent`, and not all answers have arrived.
+    /// The initiating side probes: it has sent everything before `sent`, and not all answers have arrived. Where answers are being
+    /// repeated already, that goes on.
     pub(super) fn handle_probe(&mut self, sent: Sequence) {
-        self.cursor = 0;
+        if self.cursor >= self.told {
+            self.cursor = 0;
+        }
         self.nak_wanted |= sent > self.expected;
     }
 
@@ -205,7 +253,7 @@ impl Responder {
 
     /// Whether something waits to be sent.
     pub(super) fn has_next(&self) -> bool {
-        self.nak_wanted || self.ask_waits || self.cursor < self.answers.len()
+        self.nak_wanted || self.ask_waits || self.closed_wanted || self.cursor < self.answers.len()
     }
 
     /// How many of the next answers go in one packet: those that are good and short, or the first alone.
@@ -232,6 +280,10 @@ impl Responder {
     pub(super) fn poll(&mut self, now: Instant) -> Option<Body> {
         let epoch = self.epoch?;
         let stamp = Stamp(now.as_nanos().max(1));
+        if core::mem::take(&mut self.closed_wanted) {
+            let (first, data) = (self.acknowledged, Bytes::new());
+            return Some(Body::Done { epoch, first, count: 1, code: Code::PeerRestarted, stamp, data });
+        }
         if let Some(answer) = self.answers.get(self.cursor) {
             let first = self.acknowledged.plus(u32::try_from(self.cursor).unwrap_or(u32::MAX));
             let count = self.gathered();
@@ -258,7 +310,8 @@ impl Responder {
     /// Notes whether the lease has to be asked for.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if self.ask_due().is_some_and(|at| at <= now) {
-            self.ask_at = now.after(ASK_AGAIN);
+            self.ask_at = now.after(self.ask_pause);
+            self.ask_pause = self.ask_pause.saturating_mul(2).min(ASK_SELDOM);
             self.ask_waits = true;
         }
     }

@@ -9,19 +9,21 @@
 //! lost a moment ago: transactions wait for it to come back, within their deadline).
 
 mod hellos;
+mod leases;
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use self::leases::Leases;
 use super::exchange::{Exchange, InventoryNews};
 use super::flows::Flows;
 use super::initiator::Initiator;
-use super::limits::{FORMER_LIVES, HELLO_GAP, Window};
-use super::packet::{Body, Incarnation, Packet, Progress};
-use super::responder::{Freshness, Responder, Ticket};
-use super::sequence::Sequence;
+use super::limits::{FORMER_LIVES, MOST_TRIALS, Window};
+use super::packet::{Body, Incarnation, MAX_PAYLOAD, Packet, Progress};
+use super::responder::{Freshness, Ticket};
+use super::sequence::{Epoch, Sequence};
 use super::{Find, Timing, Wanted};
 use crate::adaptor::Instant;
 use crate::adaptor::address::{Location, NodeId};
@@ -46,6 +48,8 @@ pub(super) struct Outputs {
     pub(super) inbound: VecDeque<Wanted>,
     pub(super) events: VecDeque<Event>,
     pub(super) inventories: VecDeque<(NodeId, InventoryNews)>,
+    /// Stamps that came back too late to give a lease to a write that waited for one.
+    pub(super) late_leases: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -56,28 +60,37 @@ pub(super) struct Session {
     window: Window,
     incarnation: Incarnation,
     peer_incarnation: Option<Incarnation>,
-    /// How long a lease of the peer's requests lasts: the shorter of what both nodes are configured with.
-    lease: Duration,
+    leases: Leases,
     link: bool,
     /// The peer sent a nonce back on this link, and nothing timed out since.
     proven: bool,
     reach: Reach,
     reach_changes: u32,
-    nonce: Option<u64>,
+    /// Nonces that may come back, and when each was sent.
+    nonces: VecDeque<(u64, Instant)>,
     owed_echo: Option<u64>,
     hello_at: Instant,
+    /// A Hello goes at this time even where other packets come from the peer.
+    refresh_at: Instant,
     hello_sent: Instant,
     /// A Hello is due that the link has not taken yet.
     hello_waits: bool,
+    /// There is something to tell that no Hello has told yet.
+    has_news: bool,
     unanswered: u32,
     /// Before this time a Hello does not count as one more: it was sent for another reason than silence.
     count_from: Instant,
+    /// Round trips that have to work before the peer is up, because the links before this one fell silent.
+    trials: u8,
+    trials_left: u8,
+    /// The link fell silent, and is to be lost.
+    is_silent: bool,
     /// Last words of an earlier incarnation of this node.
     farewell: VecDeque<Packet>,
     flows: PerChannel<Flows>,
-    /// What was accepted of earlier incarnations of the peer. One of them may come back, where two adaptors have one id
+    /// Earlier incarnations of the peer, and the last epoch of each. One of them may come back, where two adaptors have one id
     /// and take turns; what it sent before must not be executed again.
-    former: VecDeque<(Incarnation, PerChannel<Responder>)>,
+    former: VecDeque<(Incarnation, PerChannel<Option<Epoch>>)>,
     turns: Turns,
     /// What each of the two knows of the other's inventory.
     inventory: Exchange,
@@ -100,18 +113,23 @@ impl Session {
             window,
             incarnation,
             peer_incarnation: None,
-            lease: timing.lease,
+            leases: Leases::new(timing),
             link: false,
             proven: false,
             reach: Reach::Down,
             reach_changes: 0,
-            nonce: None,
+            nonces: VecDeque::new(),
             owed_echo: None,
             hello_at: Instant::ZERO,
+            refresh_at: Instant::ZERO,
             hello_sent: Instant::ZERO,
             hello_waits: false,
+            has_news: false,
             unanswered: 0,
             count_from: Instant::ZERO,
+            trials: 0,
+            trials_left: 0,
+            is_silent: false,
             farewell: VecDeque::new(),
             flows: PerChannel::new(|channel| Flows::new(channel, timing, window, timing.lease)),
             former: VecDeque::new(),
@@ -160,7 +178,9 @@ impl Session {
             }
         }
         self.incarnation = incarnation;
-        self.flows = PerChannel::new(|channel| Flows::new(channel, self.timing, self.window, self.lease));
+        self.leases.begin_life(self.timing);
+        let lease = self.leases.of_peer();
+        self.flows = PerChannel::new(|channel| Flows::new(channel, self.timing, self.window, lease));
         self.former.clear();
         self.inventory.forget();
         self.reach = Reach::Down;
@@ -173,26 +193,33 @@ impl Session {
         self.link = true;
         self.unanswered = 0;
         self.owed_echo = None;
+        self.trials_left = if self.trials > 0 { self.trials.saturating_add(1) } else { 0 };
         self.doubt(now);
     }
 
-    pub(super) fn handle_link_down(&mut self, now: Instant) {
+    pub(super) fn handle_link_down(&mut self, now: Instant, out: &mut Outputs) {
+        let fell_silent = self.fell_silent();
         self.link = false;
         self.proven = false;
-        self.nonce = None;
+        self.nonces.clear();
         self.farewell.clear();
         for flows in self.flows.values_mut() {
             flows.initiator.pause();
+            flows.responder.pause();
         }
-        if self.reach == Reach::Up {
-            self.reach = Reach::Interrupted { until: now.after(self.timing.time_to_try()) };
+        if fell_silent {
+            self.trials = self.trials.saturating_mul(2).saturating_add(1).min(MOST_TRIALS);
+            self.give_up(now, Code::LinkLost, Code::LinkDown, out);
+        } else if self.reach == Reach::Up {
+            self.reach = Reach::Interrupted { until: now.after(self.leases.time_to_try(self.timing)) };
         }
     }
 
     /// The peer has to prove itself (again) before requests are sent.
     fn doubt(&mut self, now: Instant) {
         self.proven = false;
-        self.nonce = None;
+        self.nonces.clear();
+        self.is_silent = false;
         self.hello_at = now;
         self.hello_sent = Instant::ZERO;
         self.count_from = Instant::ZERO;
@@ -229,9 +256,11 @@ impl Session {
             if wants_reply {
                 self.owed_echo = Some(nonce);
             }
-            self.handle_hello(now, from, echo, Duration::from_micros(lease.into()), out);
+            let lease = Duration::from_micros(lease.into());
+            self.handle_hello(now, from, echo, lease, out);
             if self.peer_incarnation == Some(from) {
                 self.inventory.handle_version(inventory);
+                self.note_peer_lease(lease);
             }
             // The bulk channel tells a new epoch by its own packets.
             let responder = &mut self.flows.get_mut(Channel::Small).responder;
@@ -242,7 +271,7 @@ impl Session {
         }
         if self.peer_incarnation != Some(from) || packet.destination_incarnation != self.incarnation {
             // One of us knows the other as an incarnation that is over, or not yet: talk about it.
-            self.hello_at = self.hello_at.min(self.hello_sent.after(HELLO_GAP).max(now));
+            self.speak_soon(now);
             return;
         }
         self.heard(now);
@@ -292,6 +321,11 @@ impl Session {
                     self.flows.get_mut(channel).responder.handle_probe(sent);
                 }
             }
+            Body::Done { epoch, code: Code::PeerRestarted, .. } => {
+                if epoch == initiator.epoch() {
+                    self.handle_forgotten(now, channel, out);
+                }
+            }
             Body::Done { epoch, first, count, code, stamp, data } => {
                 initiator.handle_stamp(stamp);
                 initiator.handle_done(now, epoch, first, count, code, &data);
@@ -303,6 +337,18 @@ impl Session {
             Body::Ask { stamp, .. } => {
                 initiator.handle_stamp(stamp);
                 initiator.handle_ask();
+            }
+        }
+    }
+
+    /// The peer knows nothing any more of the epoch of a channel, since another adaptor had this node's id meanwhile.
+    fn handle_forgotten(&mut self, now: Instant, channel: Channel, out: &mut Outputs) {
+        match channel {
+            Channel::Small => self.give_up(now, Code::PeerRestarted, Code::LinkDown, out),
+            Channel::Bulk => {
+                let initiator = &mut self.flows.get_mut(channel).initiator;
+                initiator.abandon(now, Code::PeerRestarted, Code::NotSent);
+                initiator.confirm();
             }
         }
     }
@@ -327,7 +373,9 @@ impl Session {
             Freshness::Current => {}
             Freshness::New => out.inbound.push_back(Wanted::Discard(origin)),
         }
-        responder.handle_progress(now, progress);
+        if responder.handle_progress(now, progress) {
+            out.late_leases = out.late_leases.saturating_add(1);
+        }
         true
     }
 
@@ -342,7 +390,10 @@ impl Session {
     ) {
         let origin = self.origin(channel);
         let responder = &mut self.flows.get_mut(channel).responder;
-        if let Some(ticket) = responder.handle_request(sequence, kind.direction(), kind.len()) {
+        // One that asks for more than an answer carries is refused, and so moves nothing.
+        let is_refused = matches!(kind, RequestKind::Read { .. }) && kind.len() > MAX_PAYLOAD;
+        let bytes = if is_refused { 0 } else { kind.len() };
+        if let Some(ticket) = responder.handle_request(sequence, kind.direction(), bytes) {
             let ticket = ticket.to_bits();
             out.inbound.push_back(Wanted::Request(Inbound { origin, ticket, at, kind }));
         }
@@ -356,15 +407,16 @@ impl Session {
         lease: Duration,
         out: &mut Outputs,
     ) {
-        if echo != 0 && self.nonce == Some(echo) {
-            self.nonce = None;
+        if let Some(sent) = self.take_nonce(echo) {
             self.proven = true;
             self.heard(now);
             self.adopt(now, from, lease, out);
+            self.handle_round_trip(now, sent, out);
+            self.settle(now, out);
         } else if self.peer_incarnation == Some(from) {
             self.heard(now);
         } else {
-            self.hello_at = self.hello_at.min(self.hello_sent.after(HELLO_GAP).max(now));
+            self.speak_soon(now);
         }
     }
 
@@ -373,22 +425,19 @@ impl Session {
         match self.peer_incarnation.replace(from) {
             Some(known) if known == from => {}
             earlier => {
-                self.lease = lease.min(self.timing.lease);
+                self.meet_lease(lease, out);
                 let known = self.former.iter().position(|(life, _)| *life == from);
-                let known =
-                    known.and_then(|index| self.former.remove(index)).map(|(_, responders)| responders);
-                let mut responders = known.unwrap_or_else(|| {
-                    PerChannel::new(|channel| Responder::new(self.lease, self.window.of(channel)))
-                });
+                let epochs = known.and_then(|index| self.former.remove(index)).map(|(_, epochs)| epochs);
+                let was = PerChannel::new(|channel| self.flows.get(channel).responder.epoch());
                 for channel in Channel::ALL {
-                    let current = &mut self.flows.get_mut(channel).responder;
-                    core::mem::swap(responders.get_mut(channel), current);
+                    let epoch = epochs.as_ref().map(|epochs| *epochs.get(channel));
+                    let responder = self.responder_after(channel, epoch);
+                    self.flows.get_mut(channel).responder = responder;
                 }
                 self.inventory.forget();
                 out.inventories.push_back((self.peer, InventoryNews::Forgotten));
                 if let Some(earlier) = earlier {
-                    responders.values_mut().for_each(Responder::set_aside);
-                    self.former.push_back((earlier, responders));
+                    self.former.push_back((earlier, was));
                     if self.former.len() > FORMER_LIVES {
                         self.former.pop_front();
                     }
@@ -401,16 +450,16 @@ impl Session {
                 }
             }
         }
-        self.settle(now, out);
     }
 
     /// Becomes *up* where everything for it is there.
     fn settle(&mut self, now: Instant, out: &mut Outputs) {
         let Some(incarnation) = self.peer_incarnation else { return };
         let condemned = self.flows.values().any(|flows| flows.initiator.has_condemned());
-        if !self.link || !self.proven || condemned || self.reach == Reach::Up {
+        if !self.link || !self.proven || self.trials_left > 0 || condemned || self.reach == Reach::Up {
             return;
         }
+        self.fit_leases(now);
         if self.reach == Reach::Down {
             self.reach_changes = self.reach_changes.wrapping_add(1);
             out.events.push_back(Event::LinkUp(self.peer, incarnation));
@@ -473,7 +522,7 @@ impl Session {
     pub(super) fn set_inventory_version(&mut self, now: Instant, version: u32) {
         self.inventory.set_own_version(version);
         if self.proven {
-            self.hello_at = self.hello_at.min(self.hello_sent.after(HELLO_GAP).max(now));
+            self.speak_soon(now);
         }
     }
 
@@ -520,6 +569,7 @@ impl Session {
         if self.link && self.hello_at <= now {
             if self.unanswered >= self.hello_limit() && self.count_from <= now {
                 out.events.push_back(Event::CutLink(self.peer));
+                self.is_silent = true;
                 self.unanswered = 0;
                 self.hello_waits = false;
                 self.hello_at = now.after(self.timing.keepalive);

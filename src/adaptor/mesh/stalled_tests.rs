@@ -19,7 +19,7 @@ pub(super) const NODE: NodeId = NodeId(1);
 pub(super) const PEER: NodeId = NodeId(2);
 pub(super) const LIFE: Incarnation = Incarnation(11);
 const PEER_LIFE: Incarnation = Incarnation(22);
-const KEEPALIVE: Duration = Duration::from_secs(2);
+pub(super) const KEEPALIVE: Duration = Duration::from_secs(2);
 
 pub(super) fn no_memory(_: &Source) -> Result<Content, MemoryFault> {
     Err(MemoryFault::Unmapped)
@@ -65,7 +65,7 @@ pub(super) fn prove(mesh: &mut Mesh, now: Instant, inventory: u32) {
 }
 
 /// The peer proves its life, then sends a write without a lease, and takes nothing any more.
-fn stalled_with_a_write() -> Mesh {
+pub(super) fn stalled_with_a_write() -> Mesh {
     let mut mesh = linked();
     prove(&mut mesh, start(), 0);
     let (epoch, sequence) = (Epoch(0), Sequence(0));

@@ -119,6 +119,7 @@ registers! {
     CommandResult "COMMAND_RESULT" at 0x0058, 64 bits, ReadOnly, Value(0);
     OverflowAck "OVERFLOW_ACK" at 0x0060, 32 bits, WriteOnly, Value(0);
     ErrorCount "ERROR_COUNT" at 0x0064, 32 bits, ReadOnly, Value(0);
+    LateLeases "LATE_LEASES" at 0x0078, 64 bits, ReadOnly, Value(0);
     Stores "STORES" at 0x0080, 64 bits, ReadOnly, Value(0);
     Loads "LOADS" at 0x0088, 64 bits, ReadOnly, Value(0);
     Checks "CHECKS" at 0x0090, 64 bits, ReadOnly, Value(0);
@@ -210,7 +211,8 @@ pub fn covers_lowest(register: Register, offset: u64, len: usize) -> bool {
 /// What the node table says of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeEntry {
-    /// Bit 0 configured, bit 1 link up, bit 2 errors overflowed, bit 3 the node itself.
+    /// Bit 0 configured, bit 1 link up, bit 2 errors overflowed, bit 3 the node itself, bit 4 the round trip is too long for leases, bit 5
+    /// another deadline or lease.
     pub state: u32,
     /// How often the link went up or down.
     pub changes: u32,

@@ -1,14 +1,15 @@
 //! When Hellos go, and how many may be without an answer.
 //!
-//! Invariant: where nothing comes from the peer, Hellos go at regular intervals, and its link is cut after the keepalive time; whatever comes
-//! starts the count again.
+//! Invariant: where nothing comes from the peer, Hellos go at regular intervals, and its link is cut after the keepalive time;
+//! whatever comes starts the count again. Where other packets come, a Hello of this node's makes the round trip once in each
+//! keepalive time all the same, since only Hellos tell of inventories and leases, and none of them may be lost for good.
 
 use core::time::Duration;
 
 use super::Session;
 use crate::adaptor::Instant;
 use crate::adaptor::channel::Channel;
-use crate::adaptor::mesh::limits::{HELLO_AGAIN, KEEPALIVE_PARTS};
+use crate::adaptor::mesh::limits::{HELLO_AGAIN, HELLO_GAP, HELLOS_AWAITED, KEEPALIVE_PARTS};
 use crate::adaptor::mesh::packet::Body;
 
 impl Session {
@@ -17,9 +18,29 @@ impl Session {
         self.unanswered = 0;
         self.count_from = Instant::ZERO;
         if self.proven {
-            self.hello_at = now.after(self.hello_interval());
+            self.hello_at = now.after(self.hello_interval()).min(self.refresh_at);
             self.hello_waits = false;
         }
+    }
+
+    /// There is something to tell that only a Hello tells, whatever comes meanwhile.
+    pub(super) fn speak_soon(&mut self, now: Instant) {
+        let soon = self.hello_sent.after(HELLO_GAP).max(now);
+        self.hello_at = self.hello_at.min(soon);
+        self.refresh_at = self.refresh_at.min(soon);
+        self.has_news = true;
+    }
+
+    /// When the Hello was sent whose nonce came back, if it is one of those awaited. None of these is awaited any more.
+    pub(super) fn take_nonce(&mut self, echo: u64) -> Option<Instant> {
+        let &(_, sent) = self.nonces.iter().find(|&&(nonce, _)| nonce == echo && echo != 0)?;
+        self.nonces.clear();
+        Some(sent)
+    }
+
+    /// Whether nothing came over the link while several Hellos were without an answer.
+    pub(super) fn fell_silent(&self) -> bool {
+        self.is_silent || self.proven && self.unanswered > 1
     }
 
     /// A Hello asks for a sign of life. Those that follow faster than the interval count as one.
@@ -51,15 +72,21 @@ impl Session {
         }
         let mut nonce = 0;
         if wants_reply {
-            nonce = *self.nonce.get_or_insert_with(|| self.random.next_public());
+            nonce = self.random.next_public();
+            if self.nonces.len() >= HELLOS_AWAITED {
+                self.nonces.pop_front();
+            }
+            self.nonces.push_back((nonce, now));
             if !core::mem::take(&mut self.hello_waits) {
                 self.count_hello(now);
                 self.hello_at = now.after(self.hello_interval());
             }
             self.hello_sent = now;
+            self.has_news = false;
+            self.refresh_at = now.after(self.hello_interval());
         }
         let echo = self.owed_echo.take().unwrap_or(0);
-        let lease = u32::try_from(self.timing.lease.as_micros()).unwrap_or(u32::MAX);
+        let lease = self.leases.announce();
         let epoch = self.flows.get(Channel::Small).initiator.epoch();
         let inventory = self.inventory.own_version();
         Some(Body::Hello { wants_reply, epoch, nonce, echo, lease, inventory })
