@@ -17,8 +17,8 @@ use assured_rdma::vfio::message::{
     SetIrqs,
 };
 use assured_rdma::vfio::{
-    Begin, Connection, ConnectionId, DeviceShape, DmaKind, DmaRefused, GuestMemory, Intake, Interrupts, MAX_DMA,
-    MAX_DMA_TRANSFER, ReplyToken, Request, Sharing,
+    Begin, Connection, ConnectionId, DeviceShape, DmaKind, DmaRefused, GuestMemory, Intake, Interrupts,
+    MAX_DMA, MAX_DMA_TRANSFER, ReplyToken, Request, Sharing,
 };
 use assured_rdma_fuzz::held::held;
 use libfuzzer_sys::fuzz_target;
