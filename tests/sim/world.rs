@@ -499,13 +499,7 @@ impl World {
         let slow = std::mem::replace(&mut self.slow, Slow::NONE);
         self.set_register(at, 0x48, cookie);
         self.set_register(at, 0x4c, opcode);
-        let mut status = self.register(at, 0x50) & 0xffff_ffff;
-        let limit = self.now.after(Duration::from_secs(1));
-        while status == 1 && self.now < limit {
-            // Its process may stand still.
-            self.step();
-            status = self.register(at, 0x50) & 0xffff_ffff;
-        }
+        let status = self.register(at, 0x50) & 0xffff_ffff;
         self.slow = slow;
         status
     }

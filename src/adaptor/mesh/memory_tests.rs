@@ -137,7 +137,7 @@ fn order_what_comes_after_memory_that_is_brought_in_waits_for_it() {
         let mut mesh = up();
         (1..=4).for_each(|id| submit(&mut mesh, start(), id));
         assert_eq!(sent_without(&mut mesh, 3), [8, 8]);
-        assert_eq!(sent(&mut mesh, None), [], "it is not asked for again and again");
+        assert_eq!(sent(&mut mesh, None), [0; 0], "it is not asked for again and again");
         mesh.handle_pages(PEER, fault.map_or(Ok(()), Err));
         let len = if fault.is_some() { 0 } else { 8 };
         assert_eq!(sent(&mut mesh, None), [len, 8]);
@@ -151,7 +151,7 @@ fn order_what_comes_after_memory_that_is_brought_in_waits_for_it() {
 fn memory_that_does_not_come_in_time_ends_with_its_epoch() {
     let mut mesh = up();
     (1..=2).for_each(|id| submit(&mut mesh, start(), id));
-    assert_eq!(sent_without(&mut mesh, 1), []);
+    assert_eq!(sent_without(&mut mesh, 1), [0; 0]);
     let late = start().after(core::time::Duration::from_millis(360));
     mesh.handle_timeout(late);
     assert_eq!(ends(&mut mesh), [(1, Code::NotSent), (2, Code::NotSent)]);
