@@ -126,6 +126,9 @@ impl Stage {
             MemoryOperation::Read { segments, .. } => {
                 Ok(segments.iter().flat_map(|segment| self.memory[range(segment)].to_vec()).collect())
             }
+            MemoryOperation::Descriptor { segment, .. } => {
+                Ok(Bytes::copy_from_slice(&self.memory[range(segment)]))
+            }
             MemoryOperation::Touch { .. } => Ok(Bytes::new()),
             MemoryOperation::Write { segments, data, .. } => {
                 let mut rest = &data[..];

@@ -203,7 +203,9 @@ impl Stage {
 
     fn execute(&mut self, node: usize, operation: &MemoryOperation) {
         let result = match operation {
-            MemoryOperation::Read { segments, .. } => self.read(node, segments),
+            MemoryOperation::Read { .. } | MemoryOperation::Descriptor { .. } => {
+                self.read(node, operation.segments())
+            }
             MemoryOperation::Touch { segments, .. } => self.read(node, segments).map(|_| Bytes::new()),
             MemoryOperation::Write { segments, data, .. } => self.write(node, segments, data),
             MemoryOperation::Transfer { segments, from, .. } => {

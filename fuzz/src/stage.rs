@@ -441,6 +441,7 @@ fn judge(operation: &MemoryOperation) {
         MemoryOperation::Read { segments, .. } => (&segments[..], READ, None),
         MemoryOperation::Write { segments, data, .. } => (&segments[..], WRITE, data.first().copied()),
         MemoryOperation::Touch { .. }
+        | MemoryOperation::Descriptor { .. }
         | MemoryOperation::Transfer { .. }
         | MemoryOperation::Atomic { .. } => {
             panic!("isolation: {operation:?}, and nobody granted that")
@@ -484,9 +485,9 @@ fn execute(memory: &mut [u8], operation: &MemoryOperation) -> Result<Bytes, Memo
         begin.checked_add(len).filter(|&end| end <= MEMORY).map(|end| begin..end).ok_or(MemoryFault::Unmapped)
     };
     match operation {
-        MemoryOperation::Read { segments, .. } => {
+        MemoryOperation::Read { .. } | MemoryOperation::Descriptor { .. } => {
             let mut data = Vec::new();
-            for segment in segments {
+            for segment in operation.segments() {
                 data.extend_from_slice(&memory[range(segment)?]);
             }
             Ok(data.into())

@@ -8,6 +8,8 @@ GUEST_TARGET=x86_64-unknown-linux-gnu
 MODULE_SOURCES=(driver include)
 # What else guests have: programs that were built, and items of the lab as lib/initramfs takes them.
 guest_programs=() guest_items=()
+# How the module is built, besides: what checks its source.
+module_checks=()
 
 # The adaptor; its path is in ADAPTOR.
 build_adaptor() {
@@ -43,7 +45,7 @@ build_module() {
     mkdir -p "$folder"
     (cd "$REPO/guest-driver" && cut -c 67- <<<"$sources" | xargs cp --parents -t "$folder")
     step "$BUILD/module-$release.log" "building the kernel module for $release" \
-        lab_run make -C "/lib/modules/$release/build" M="$folder/${MODULE_SOURCES[0]}" modules
+        lab_run make -C "/lib/modules/$release/build" M="$folder/${MODULE_SOURCES[0]}" "${module_checks[@]}" modules
     cp "$folder/${MODULE_SOURCES[0]}/assured_rdma.ko" "$MODULE"
     printf '%s\n' "$sources" >"$folder/sources"
 }

@@ -23,7 +23,7 @@ guest_start() {
     shift 3
     rm -f "$in" "$out"
     mkfifo "$in" "$out"
-    guest_qemu "$kernel" "$initramfs" "lab.node=$number" "$LOGS/guest$number.console.log" \
+    guest_qemu "$kernel" "$initramfs" "lab.node=$number lab.slowness=$GUEST_SLOWNESS" "$LOGS/guest$number.console.log" \
         "$@" <"$in" >"$out" 2>>"$LOGS/guest$number.qemu.log" &
     guest_pid[$number]=$!
     local fd
@@ -65,13 +65,13 @@ guest_send() {
     guest_pending[$number]=$((++guest_sequence))
     printf '%s\n' "--- $3" >>"$LOGS/guest$number.commands.log"
     # A port without its guest is found out by guest_collect.
-    { printf '%s %s %s\n' "$guest_sequence" "$2" "$3" >&"${guest_in[$number]}"; } 2>/dev/null || true
+    { printf '%s %s %s\n' "$guest_sequence" $(($2 * GUEST_SLOWNESS)) "$3" >&"${guest_in[$number]}"; } 2>/dev/null || true
 }
 
 # guest_collect NUMBER SECONDS [ID]: waits for the end of what was sent; the output in guest_output, the status of the
 # command as its own. Status 124: no answer in time; 125: the guest is gone.
 guest_collect() {
-    local number=$1 id=${3:-${guest_pending[$1]}} end=$(($(now_us) + $2 * 1000000)) start line part status
+    local number=$1 id=${3:-${guest_pending[$1]}} end=$(($(now_us) + $2 * GUEST_SLOWNESS * 1000000)) start line part status
     start=$(now_us)
     guest_output=
     line=
@@ -82,7 +82,7 @@ guest_collect() {
         if ((status > 128)); then
             progress "$start"
             (($(now_us) < end)) && continue
-            guest_log "$number" "no answer in $2 s"
+            guest_log "$number" "no answer in $2 s, times $GUEST_SLOWNESS"
             return 124
         elif ((status)); then
             guest_log "$number" "the guest is gone"

@@ -8,6 +8,9 @@ LAB_ROOT=$LAB_DIR/root
 LAB_RECIPE=1
 LAB_PACKAGES=(make gcc libc6-dev kmod pahole busybox-static pciutils cpio ovmf)
 LAB_QEMU_PACKAGES=(qemu-system-x86)
+# Roots with a kernel of our own: raised when debug-root does something else with the same packages.
+LAB_DEBUG_RECIPE=1
+LAB_DEBUG_PACKAGES=(bc bison flex libelf-dev sparse xz-utils)
 # With what cargo needs to fetch crates, and what the layers netns and fuzz take besides.
 LAB_RUST_PACKAGES=(rustc cargo rustfmt rust-clippy ca-certificates iproute2 g++)
 
@@ -146,6 +149,26 @@ rust_run() (
 )
 
 cargo_run() { rust_run cargo "$@"; }
+
+# lab_debug NAME: from here on the lab's root is one whose kernel watches its modules: with the options of tests/kernel/debug.config, and
+# of NAME.config on top of these. It is made unless it is there; the lab itself has to be.
+lab_debug() {
+    local configs=("$REPO/tests/kernel/debug.config") root=$LAB_DIR/kernel-$1 stamp
+    [[ $1 == debug ]] || configs+=("$REPO/tests/kernel/$1.config")
+    stamp="recipe $LAB_DEBUG_RECIPE: ${LAB_DEBUG_PACKAGES[*]}; $(cat "${configs[@]}" | sha256sum); $(<"$LAB_ROOT/etc/lab-stamp")"
+    exec {debug_lock}>"$root.lock"
+    flock "$debug_lock"
+    if [[ ! -f $root/etc/lab-stamp || $(<"$root/etc/lab-stamp") != "$stamp" ]]; then
+        cat "${configs[@]}" >"$root.config"
+        as_root rm -rf --one-file-system "$root.new"
+        step "$root.log" "building a kernel that watches its modules, once, in $root (Debian's source, ${configs[*]##*/}), 5 to 20 minutes" \
+            as_root "$REPO/qemu-configs/lib/debug-root" "$LAB_ROOT" "$root.new" "$stamp" "$root.config" "${LAB_DEBUG_PACKAGES[@]}"
+        as_root rm -rf --one-file-system "$root"
+        as_root mv "$root.new" "$root"
+    fi
+    exec {debug_lock}>&-
+    LAB_ROOT=$root
+}
 
 # The kernels in the lab, oldest first, as full releases.
 lab_kernels() {

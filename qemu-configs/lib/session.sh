@@ -50,11 +50,16 @@ session_finish() {
     exit "$status"
 }
 
-# session_prepare [VERSION]: everything that guests of this kernel need.
+# session_prepare [VERSION]: everything that guests of this kernel need. A version is also the name of a file in tests/kernel.
 session_prepare() {
-    local release
+    local version=${1:-} release
     lab_make
-    release=$(lab_kernel "${1:-}")
+    if [[ -n $version && -f $REPO/tests/kernel/$version.config ]]; then
+        lab_debug "$version"
+        watch_kernel
+        version=
+    fi
+    release=$(lab_kernel "$version")
     KERNEL=$LAB_ROOT/boot/vmlinuz-$release
     build_adaptor
     build_ardma
@@ -62,6 +67,14 @@ session_prepare() {
     build_initramfs "$release"
     choose_accelerator "$KERNEL"
     say "kernel $release, QEMU of the $LAB_QEMU with $ACCEL"
+}
+
+# Guests of a kernel that watches itself are slower and larger, and their module is checked as it is built.
+watch_kernel() {
+    GUEST_SLOWNESS=4
+    GUEST_MEMORY=1G
+    # shellcheck disable=SC2034 # for build_module
+    module_checks=(W=1 C=2)
 }
 
 # session_nodes COUNT: starts all nodes; the guests boot at the same time.

@@ -75,6 +75,16 @@ pub enum MemoryOperation {
         /// From where.
         segments: Vec<Segment>,
     },
+    /// Copy a command's descriptor out of the guest's memory. The guest has just stored `proof` at its beginning: where it is found there, that memory
+    /// is the one that the guest sees.
+    Descriptor {
+        /// Its name.
+        id: OperationId,
+        /// From where.
+        segment: Segment,
+        /// Its first 8 bytes, a little-endian number.
+        proof: u64,
+    },
     /// Find out whether the segments can be read, or with `write` written. Nothing is copied or changed.
     Touch {
         /// Its name.
@@ -156,6 +166,7 @@ impl MemoryOperation {
     pub const fn id(&self) -> OperationId {
         match self {
             Self::Read { id, .. }
+            | Self::Descriptor { id, .. }
             | Self::Touch { id, .. }
             | Self::Write { id, .. }
             | Self::Transfer { id, .. }
@@ -170,13 +181,14 @@ impl MemoryOperation {
             | Self::Touch { segments, .. }
             | Self::Write { segments, .. }
             | Self::Transfer { segments, .. } => segments,
-            Self::Atomic { segment, .. } => core::slice::from_ref(segment),
+            Self::Descriptor { segment, .. } | Self::Atomic { segment, .. } => core::slice::from_ref(segment),
         }
     }
 
     /// Whose addresses its segments are.
     pub const fn home(&self) -> Home {
         match self {
+            Self::Descriptor { .. } => Home::Guest,
             Self::Read { home, .. }
             | Self::Touch { home, .. }
             | Self::Write { home, .. }
@@ -191,9 +203,11 @@ impl MemoryOperation {
 pub enum MemoryFault {
     /// No memory that the adaptor can reach is mapped there.
     Unmapped,
+    /// More ranges were to be mapped than the adaptor holds, and what is there was left out.
+    TooManyRanges,
     /// The memory there may not be written.
     ReadOnly,
-    /// The memory there is not the guest's: QEMU runs without shared memory.
+    /// The memory there is not the guest's, or not known to be: QEMU does not share it.
     NotShared,
     /// What answers there refused it.
     Refused,

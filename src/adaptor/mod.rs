@@ -273,8 +273,11 @@ impl Adaptor {
         self.function.msix.connect(vector, connected);
     }
 
-    /// What the host knows of the guest's memory: [`MemoryView::Private`] where QEMU does not share it.
+    /// What the host knows of the guest's memory, as it is mapped now.
     pub fn handle_memory_view(&mut self, view: MemoryView) {
+        if view != self.master.memory_view() {
+            self.function.raise(events::MEMORY);
+        }
         self.master.set_memory_view(view);
         self.note_sharing();
     }

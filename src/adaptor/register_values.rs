@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::address::{BLOCK_SIZE, NodeId};
 use super::inventory::Entry;
-use super::master::{CommandStatus, Sharing};
+use super::master::{CommandStatus, MemoryView, Sharing};
 use super::messages::{self, Message};
 use super::pci::{NodeEntry, Register, RegisterWrite};
 use super::{Adaptor, Instant, Settings};
@@ -63,7 +63,8 @@ impl Adaptor {
                     Sharing::Shared => 0b011,
                     Sharing::NotShared => 0b101,
                 };
-                sharing | u64::from(self.duplicate) << 3
+                let partly = self.master.memory_view() == MemoryView::Partly;
+                sharing | u64::from(self.duplicate) << 3 | u64::from(partly) << 4
             }
             Register::NodeId => node.0.into(),
             Register::NodeCount => geometry.nodes().into(),

@@ -233,7 +233,9 @@ impl Device {
                 self.inner.write(segment.address, data)?;
                 Ok(Bytes::new())
             }
-            MemoryOperation::Touch { .. } | MemoryOperation::Transfer { .. } => Err(MemoryFault::Refused),
+            MemoryOperation::Descriptor { .. }
+            | MemoryOperation::Touch { .. }
+            | MemoryOperation::Transfer { .. } => Err(MemoryFault::Refused),
             MemoryOperation::Atomic { action, .. } => {
                 let former = self.inner.atomic(segment.address, *action)?;
                 Ok(Bytes::copy_from_slice(&former.to_le_bytes()))

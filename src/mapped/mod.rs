@@ -12,6 +12,9 @@
 //! A page that is not in memory may take long to come, so [`Piece::presence`] is asked before each access; the [`pager`] brings it in.
 
 mod direct;
+#[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
+pub mod huge_pages;
 mod ordered;
 pub mod pager;
 mod presence;
@@ -19,8 +22,7 @@ mod region;
 mod trap;
 
 use crate::adaptor::memory::{AtomicAction, MemoryFault, MemoryResult};
-use core::cell::Cell;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 pub use direct::copy;
 use presence::Origin;
 pub use presence::{Pages, Presence, look_for_swap};
@@ -42,8 +44,10 @@ pub struct Mapping {
     file: Option<(u64, u64)>,
     /// Every page of it is there, or can be had.
     steady: bool,
+    /// The size in bytes of its pages: of memory from a pool of huge pages nothing smaller can be mapped or unmapped.
+    page: usize,
     /// Some of its pages are not the file's any more.
-    lost: Cell<bool>,
+    lost: AtomicBool,
 }
 
 /// Some bytes of a mapping.
@@ -116,11 +120,17 @@ pub fn prepare(pieces: &[Piece<'_>], write: bool, served: bool) -> Result<bool, 
 }
 
 impl Mapping {
-    /// Maps `len` bytes of a file that has them, for all who map it to see.
+    /// Maps `len` bytes of a file that has them, for all who map it to see. Both ends have to be those of pages of the file, which may be huge.
     ///
     /// # Errors
     /// Where the system refuses.
     pub fn of_file(place: FileOffset, len: usize, writable: bool) -> io::Result<Self> {
+        let huge = huge_page(place.file());
+        let page = huge.unwrap_or_else(page_size);
+        // What is not mapped in whole pages can't be unmapped either.
+        if huge.is_some() && !(len.is_multiple_of(page) && place.start().is_multiple_of(page as u64)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let origin = Origin::of(place.file(), is_sealed(place.file()), writable);
         let steady = !origin.may_be_cut();
         let metadata = place.file().metadata()?;
@@ -131,7 +141,7 @@ impl Mapping {
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let memory = MmapRegion::build(Some(place), len, protection, flags).map_err(system_error)?;
         let file = Some((metadata.dev(), metadata.ino()));
-        Ok(Self { region: Region::new(memory, origin), file, steady, lost: Cell::new(false) })
+        Ok(Self { region: Region::new(memory, origin), file, steady, page, lost: AtomicBool::new(false) })
     }
 
     /// New memory of `len` bytes, all 0, that nobody else sees.
@@ -142,12 +152,13 @@ impl Mapping {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let memory = MmapRegion::build(None, len, libc::PROT_READ | libc::PROT_WRITE, flags);
         let memory = memory.map_err(system_error)?;
-        Ok(Self {
-            region: Region::new(memory, Origin::Memory),
-            file: None,
-            steady: true,
-            lost: Cell::new(false),
-        })
+        let (region, lost) = (Region::new(memory, Origin::Memory), AtomicBool::new(false));
+        Ok(Self { region, file: None, steady: true, page: page_size(), lost })
+    }
+
+    /// Whether some of its pages are not the file's any more, so that it is of no more use.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// `len` bytes from the byte `start` on; `None` where they do not lie in it.
@@ -217,10 +228,10 @@ impl Piece<'_> {
             return Ok(());
         }
         let guard = self.slice.ptr_guard();
-        if trap::watched(guard.as_ptr(), self.slice.len(), copy) {
+        if trap::watched(guard.as_ptr(), self.slice.len(), self.mapping.page, copy) {
             return Ok(());
         }
-        self.mapping.lost.set(true);
+        self.mapping.lost.store(true, Ordering::Relaxed);
         Err(MemoryFault::Unmapped)
     }
 }
@@ -237,12 +248,15 @@ fn page_size() -> usize {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// Whether every page of the file will be there: it can't become shorter any more, and does not come from a pool of huge pages, which
-/// may be empty.
+/// The size in bytes of the huge pages that the file has, if it has any.
+fn huge_page(file: &File) -> Option<usize> {
+    let system = rustix::fs::fstatfs(file).ok()?;
+    let size = usize::try_from(system.f_bsize).ok().filter(|size| size.is_power_of_two())?;
+    (system.f_type == libc::HUGETLBFS_MAGIC).then_some(size)
+}
+
+/// Whether the file can't become shorter any more.
 fn is_sealed(file: &File) -> bool {
-    if rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type == libc::HUGETLBFS_MAGIC) {
-        return false;
-    }
     // SAFETY: F_GET_SEALS takes no argument and touches no memory of ours.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
     seals >= 0 && seals & libc::F_SEAL_SHRINK != 0

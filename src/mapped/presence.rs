@@ -193,7 +193,7 @@ impl Piece<'_> {
     /// # Errors
     /// Where it would not.
     pub fn presence(&self, write: bool, served: bool) -> Result<Presence, MemoryFault> {
-        if self.mapping.lost.get() {
+        if self.mapping.is_lost() {
             return Err(MemoryFault::Unmapped);
         }
         let origin = self.mapping.region.origin();

@@ -1,3 +1,4 @@
+use super::huge_pages::{HUGE, Pool, huge_file};
 use super::pager::{Group, Pager, Served, Waiter};
 use super::*;
 use crate::adaptor::address::NodeId;
@@ -66,6 +67,30 @@ fn a_file_that_is_cut_in_the_midst_of_a_copy_is_found_and_the_mapping_lost() {
         // Another mapping of it is not concerned, in the same thread or not.
         let other = mapped(&file);
         other.piece(0, 8).unwrap().store(&[1; 8]).unwrap();
+    }
+}
+
+#[test]
+fn huge_pages_that_go_in_the_midst_of_a_copy_are_found_and_the_mapping_lost() {
+    let _pool = Pool::with(2);
+    for write in [true, false] {
+        let file = Arc::new(huge_file(c"cut-test", 2 * HUGE, libc::MFD_HUGE_2MB));
+        let place = FileOffset::from_arc(Arc::clone(&file), 0);
+        let memory = Mapping::of_file(place, 2 * HUGE as usize, true).unwrap();
+        let piece = memory.piece(HUGE - 0x800, 0x3000).unwrap();
+        piece.presence(write, true).unwrap();
+        file.set_len(HUGE).unwrap();
+        let copied = if write { piece.store(&[7; 0x3000]) } else { piece.load(&mut [0; 0x3000]) };
+        assert_eq!(copied, Err(if write { MemoryFault::Partial } else { MemoryFault::Unmapped }));
+        assert!(memory.is_lost());
+        drop(memory);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(!maps.contains("cut-test"), "{maps}");
+    }
+    let file = Arc::new(huge_file(c"part-test", HUGE, libc::MFD_HUGE_2MB));
+    for (start, len) in [(0, 0x1000), (0x1000, HUGE as usize - 0x1000)] {
+        let place = FileOffset::from_arc(Arc::clone(&file), start);
+        assert!(Mapping::of_file(place, len, true).is_err(), "it could never be unmapped");
     }
 }
 

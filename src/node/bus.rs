@@ -12,7 +12,7 @@ use super::StartError;
 use super::guest::Guest;
 use crate::adaptor::address::Geometry;
 use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId, Segment, Source};
-use crate::adaptor::{Adaptor, Completion, Instant};
+use crate::adaptor::{Adaptor, Completion, Instant, MemoryView};
 use crate::event_loop::Turn;
 use crate::mapped::{Attempt, Begin};
 use crate::poller::{Interest, Poller, Report, Token};
@@ -98,6 +98,11 @@ impl Bus {
     /// Whether an operation on the guest's bus can be begun; without a guest, it fails at once.
     pub fn takes_bus_operations(&self) -> bool {
         self.guest.as_ref().is_none_or(Guest::takes_bus_operations)
+    }
+
+    /// What is known of the guest's memory.
+    pub fn memory_view(&self) -> MemoryView {
+        self.guest.as_ref().map_or(MemoryView::Unknown, Guest::memory_view)
     }
 
     /// Executes an operation on the guest's memory, or begins one on its bus, whose end comes from [`Self::poll_done`]; `None` then.

@@ -18,8 +18,8 @@ use crate::mapped::{Attempt, Begin};
 use crate::poller::{Interest, Poller, Report, Token};
 use crate::reaper;
 use crate::vfio::{
-    Connection, DeviceShape, DmaDone, DmaKind, GuestMemory, Intake, Interrupts, ReplyToken, Request, Sharing,
-    sharing_in,
+    Connection, DeviceShape, DmaDone, DmaKind, GuestMemory, Intake, Interrupts, Overview, ReplyToken,
+    Request, sharing_in,
 };
 
 /// Requests taken in one turn.
@@ -210,9 +210,6 @@ impl Guest {
             },
             Request::DmaMap { token, map, file } => {
                 let process = self.process;
-                if let Some(agreed) = self.connection.agreed() {
-                    self.memory.set_limit(agreed.max_maps);
-                }
                 let result = self.memory.map(&map, file, |file| sharing_in(process, file));
                 if let Err(error) = &result {
                     log::warn!(
@@ -223,10 +220,7 @@ impl Guest {
                     );
                 }
                 self.connection.reply(token, result.map_err(|error| error.errno()));
-                adaptor.handle_memory_view(match self.memory.sharing() {
-                    Sharing::Private => MemoryView::Private,
-                    Sharing::Shared | Sharing::Unknown => MemoryView::Unknown,
-                });
+                adaptor.handle_memory_view(self.memory_view());
             }
             Request::DmaUnmap { token, unmap } => {
                 let result = self.memory.unmap(&unmap);
@@ -234,6 +228,7 @@ impl Guest {
                     log::warn!("{}guest memory at {:#x} not unmapped: {error}", self.label, unmap.address);
                 }
                 self.connection.reply(token, result.map_err(|error| error.errno()));
+                adaptor.handle_memory_view(self.memory_view());
             }
             Request::SetIrqs { token, set, events } => {
                 let result = self.interrupts.apply(&set, events);
@@ -282,6 +277,15 @@ impl Guest {
         }
     }
 
+    /// What is known of the guest's memory, as the core takes it.
+    pub fn memory_view(&self) -> MemoryView {
+        match self.memory.overview() {
+            Overview::Unknown | Overview::Shared => MemoryView::Unknown,
+            Overview::Partly => MemoryView::Partly,
+            Overview::Private => MemoryView::Private,
+        }
+    }
+
     /// Whether an operation on the guest's bus can be begun.
     pub fn takes_bus_operations(&self) -> bool {
         self.connection.can_send_dma()
@@ -293,14 +297,15 @@ impl Guest {
             return Some(self.memory.execute(operation, begin));
         }
         let [segment] = operation.segments() else { return Some(MemoryFault::Refused.into()) };
-        // Memory is reached by its windows, which are gone with a reset; what QEMU was asked for may still land.
+        // A device's memory (ivshmem's, for one) is reached as the guest's is: what QEMU is asked for may land after a reset.
         if self.memory.holds(segment) {
-            return Some(MemoryFault::Refused.into());
+            return Some(self.memory.execute(operation, begin));
         }
         let kind = match operation {
             MemoryOperation::Read { .. } => DmaKind::Read(segment.len),
             MemoryOperation::Write { data, .. } => DmaKind::Write(data.clone()),
-            MemoryOperation::Touch { .. }
+            MemoryOperation::Descriptor { .. }
+            | MemoryOperation::Touch { .. }
             | MemoryOperation::Transfer { .. }
             | MemoryOperation::Atomic { .. } => {
                 return Some(MemoryFault::Refused.into());

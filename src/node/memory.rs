@@ -126,6 +126,9 @@ impl Node {
                 local.attempt(self.clock, id, operation, served)
             }
         };
+        if let (MemoryOperation::Descriptor { .. }, Some(local)) = (&operation, self.locals.get_mut(number)) {
+            local.adaptor.handle_memory_view(local.bus.memory_view());
+        }
         let waits = match attempt {
             None => return,
             Some(Attempt::Absent(pages)) => self.pager.bring_in(own, waiter, pages),

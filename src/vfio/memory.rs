@@ -1,34 +1,32 @@
 //! Guest memory as the client has mapped it for the device.
 //!
-//! Every mapping of the client is one range, by guest address; ranges never overlap. A range with a file is mapped into
-//! this process too; one without is known but not reachable.
+//! A range with a file is reached through this process's own mapping of the file; one without is known but not reachable.
+//! Each range has its own verdict: what is not known to be the guest's own memory is not touched, except to read a command's
+//! descriptor there, which shows whether it is.
 
 use super::buffers::Buffers;
+use super::files::Files;
 use super::message::{DmaMap, DmaUnmap};
+use super::ranges::{Backing, Range, Ranges, Refused};
 use super::sharing::{FileId, Sharing};
 use crate::adaptor::memory::{AtomicAction, MemoryFault, MemoryOperation, MemoryResult, Segment};
-use crate::mapped::{Attempt, Begin, Held, Mapping, Piece, copy, prepare};
+use crate::mapped::{Attempt, Begin, Held, Piece, copy, prepare};
 use bytes::{Buf, Bytes};
 use core::convert::identity;
-use log::error;
+use log::{error, info};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use vfio_user::{DmaMapFlags, DmaUnmapFlags};
-use vm_memory::FileOffset;
 
-/// The most ranges that may be mapped at once. Linux lets a process have 65,530 mappings, and without any left there would be no
-/// memory for this process itself.
-pub const MAX_RANGES: usize = 32_768;
+/// The most ranges at once, neighbours that are joined counted as one: 1 GiB in pages of 4 KiB that lie anywhere. They take
+/// some 20 MiB.
+pub const MAX_RANGES: usize = 262_144;
 /// The size in bytes from which on a range without a file is taken for the guest's RAM.
 const RAM_SIZE: u64 = 1 << 20;
-
-/// With fewer files than this it is not worth while to look for those that are gone.
-const FORGET_AT: usize = 32;
 
 /// Why a range was not mapped or unmapped.
 #[derive(Debug)]
@@ -37,7 +35,7 @@ pub enum MapError {
     Range,
     /// It overlaps a range that is mapped already.
     Overlap,
-    /// As many ranges are mapped as were agreed on.
+    /// As many ranges are mapped as there may be.
     TooMany,
     /// The descriptor is not that of a regular file.
     NotAFile,
@@ -48,8 +46,6 @@ pub enum MapError {
         /// The file's size in bytes.
         size: u64,
     },
-    /// The range would have to be unmapped in part only.
-    Cut,
     /// The file can't be mapped.
     Map(io::Error),
 }
@@ -61,7 +57,7 @@ impl MapError {
             Self::Overlap => libc::EEXIST,
             Self::TooMany => libc::ENOSPC,
             Self::Map(error) => error.raw_os_error().unwrap_or(libc::EINVAL),
-            Self::Range | Self::NotAFile | Self::FileTooShort { .. } | Self::Cut => libc::EINVAL,
+            Self::Range | Self::NotAFile | Self::FileTooShort { .. } => libc::EINVAL,
         }
     }
 }
@@ -71,12 +67,15 @@ impl fmt::Display for MapError {
         match self {
             Self::Range => f.write_str("the range is empty or wraps around"),
             Self::Overlap => f.write_str("the range overlaps one that is mapped already"),
-            Self::TooMany => f.write_str("as many ranges are mapped as were agreed on"),
+            Self::TooMany => write!(
+                f,
+                "{MAX_RANGES} ranges are mapped already; with larger pages, or without an IOMMU in the guest \
+                 (iommu=pt), it needs fewer"
+            ),
             Self::NotAFile => f.write_str("the descriptor is not that of a file that can be mapped"),
             Self::FileTooShort { needed, size } => {
                 write!(f, "the range ends at {needed:#x} in a file of {size:#x} bytes")
             }
-            Self::Cut => f.write_str("only a part of a mapped range would be unmapped"),
             Self::Map(error) => write!(f, "the file can't be mapped: {error}"),
         }
     }
@@ -90,45 +89,17 @@ impl From<io::Error> for MapError {
     }
 }
 
-/// What a range's bytes are in.
-#[derive(Debug)]
-enum Backing {
-    /// The client gave no file.
-    Unreachable,
-    /// The file's bytes are not those that the guest sees.
-    Private { _file: Held },
-    /// The file is mapped here.
-    Mapped(Mapping),
-}
-
-#[derive(Debug)]
-struct Range {
-    len: u64,
-    writable: bool,
-    backing: Backing,
-}
-
-/// A file that ranges are in.
-#[derive(Debug)]
-struct KnownFile {
-    /// One descriptor, whatever number of ranges is in it; gone with the last of them. Then the file may have another's number.
-    file: Weak<File>,
-    sharing: Sharing,
-}
-
 /// See the module. A new one for each client.
 #[derive(Debug)]
 pub struct GuestMemory {
-    ranges: BTreeMap<u64, Range>,
-    /// The most ranges.
-    limit: usize,
-    files: HashMap<FileId, KnownFile>,
+    ranges: Ranges,
+    files: Files,
     buffers: RefCell<Buffers>,
-    /// With so many, those that are gone are forgotten.
-    forget_at: usize,
+    /// Between these addresses there may be memory that was left out, since there are too many ranges.
+    missing: Option<(u64, u64)>,
     seen_file: bool,
-    private: bool,
-    warned: bool,
+    /// The operator was told that memory has no file, and that it is private.
+    warned: (bool, bool),
 }
 
 impl Default for GuestMemory {
@@ -137,58 +108,54 @@ impl Default for GuestMemory {
     }
 }
 
+/// What is known of all the memory that is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overview {
+    /// No file has been mapped, or it is not known of any whether it is shared.
+    Unknown,
+    /// All of it is the guest's own.
+    Shared,
+    /// Some is, and some is not or is not known to be.
+    Partly,
+    /// None of it is.
+    Private,
+}
+
 impl GuestMemory {
     /// Nothing is mapped.
     pub fn new() -> Self {
+        Self::with_room(MAX_RANGES)
+    }
+
+    fn with_room(ranges: usize) -> Self {
         Self {
-            ranges: BTreeMap::new(),
-            limit: MAX_RANGES,
-            files: HashMap::new(),
+            ranges: Ranges::new(ranges),
+            files: Files::default(),
             buffers: RefCell::default(),
-            forget_at: 0,
+            missing: None,
             seen_file: false,
-            private: false,
-            warned: false,
+            warned: (false, false),
         }
     }
 
-    /// From now on the client may map this number of ranges at most, and never more than [`MAX_RANGES`].
-    pub fn set_limit(&mut self, ranges: usize) {
-        self.limit = ranges.min(MAX_RANGES);
-    }
-
-    /// What is known of the guest's RAM as a whole: `Private` once any of it was found to be so, `Shared` if all files that ranges are
-    /// in are shared, `Unknown` otherwise.
-    pub fn sharing(&self) -> Sharing {
-        let mut mapped = self.files.values().filter(|known| known.file.strong_count() > 0);
-        if self.private {
-            Sharing::Private
-        } else if self.seen_file && mapped.all(|known| known.sharing == Sharing::Shared) {
-            Sharing::Shared
-        } else {
-            Sharing::Unknown
-        }
+    /// What is known of the memory that is mapped now. Memory without a file does not count: it may be another device's.
+    pub fn overview(&self) -> Overview {
+        let verdicts = self.files.iter().map(|file| match file.sharing() {
+            Sharing::Unknown => Overview::Unknown,
+            Sharing::Shared => Overview::Shared,
+            Sharing::Private => Overview::Private,
+        });
+        verdicts
+            .reduce(|all, one| if all == one { all } else { Overview::Partly })
+            .unwrap_or(Overview::Unknown)
     }
 
     /// Maps a range. `judge` tells whether a file is the guest's own memory (by [`super::sharing_in`]); it is asked once for
     /// each file, and again where all of it was unmapped meanwhile.
     ///
     /// # Errors
-    /// Where the range or the file is not usable; then nothing has changed. QEMU goes on after that, so it is logged.
+    /// Where the range or the file is not usable; then nothing has changed. QEMU goes on after that.
     pub fn map(
-        &mut self,
-        map: &DmaMap,
-        file: Option<OwnedFd>,
-        judge: impl FnOnce(&FileId) -> Sharing,
-    ) -> Result<(), MapError> {
-        let result = self.try_map(map, file, judge);
-        if let Err(error) = &result {
-            error!("guest memory, {:#x} bytes at {:#x}, was not mapped: {error}", map.size, map.address);
-        }
-        result
-    }
-
-    fn try_map(
         &mut self,
         map: &DmaMap,
         file: Option<OwnedFd>,
@@ -197,85 +164,67 @@ impl GuestMemory {
         let file = file.map(|file| Arc::new(File::from(file)));
         let _held = file.clone().map(Held::new);
         let end = map.address.checked_add(map.size).filter(|_| map.size > 0).ok_or(MapError::Range)?;
-        if self.ranges.range(..end).next_back().is_some_and(|(&at, range)| range_end(at, range) > map.address)
-        {
-            return Err(MapError::Overlap);
-        }
-        if self.ranges.len() >= self.limit {
-            return Err(MapError::TooMany);
-        }
-        let writable = DmaMapFlags::from_bits_retain(map.flags).contains(DmaMapFlags::WRITE);
+        let is_writable = DmaMapFlags::from_bits_retain(map.flags).contains(DmaMapFlags::WRITE);
         let backing = match file {
-            Some(file) => self.back(map, file, writable, judge)?,
+            Some(file) => self.back(map, file, is_writable, judge)?,
             None => {
-                self.warn_of_missing_file(map, writable);
+                self.warn_of_missing_file(map, is_writable);
                 Backing::Unreachable
             }
         };
-        self.ranges.insert(map.address, Range { len: map.size, writable, backing });
-        Ok(())
+        let range = Range { len: map.size, is_writable, backing };
+        self.ranges.insert(map.address, range).map_err(|refused| match refused {
+            Refused::Overlap => MapError::Overlap,
+            Refused::TooMany => {
+                self.miss(map.address, end);
+                MapError::TooMany
+            }
+        })
+    }
+
+    /// Some of the memory between these addresses was left out.
+    fn miss(&mut self, first: u64, end: u64) {
+        let missing = self.missing.map_or((first, end), |(from, to)| (from.min(first), to.max(end)));
+        self.missing = Some(missing);
     }
 
     fn back(
         &mut self,
         map: &DmaMap,
         file: Arc<File>,
-        writable: bool,
+        is_writable: bool,
         judge: impl FnOnce(&FileId) -> Sharing,
     ) -> Result<Backing, MapError> {
-        let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Err(MapError::NotAFile);
-        }
-        let size = metadata.len();
-        let needed = map.offset.checked_add(map.size).ok_or(MapError::Range)?;
-        if needed > size {
-            return Err(MapError::FileTooShort { needed, size });
-        }
-        let id = FileId::of(&file, &metadata)?;
-        let (file, sharing) = self.keep(id, file, judge);
+        let end = map.offset.checked_add(map.size).ok_or(MapError::Range)?;
+        let mut is_new = false;
+        let judge = |id: &FileId| {
+            is_new = true;
+            judge(id)
+        };
+        let file = self.files.open(file, end, is_writable, judge)?;
         self.seen_file = true;
-        if sharing == Sharing::Private {
-            if !self.private {
-                error!(
-                    "QEMU does not share the guest's memory: it has mapped the memory's file privately. Start it \
-                     with -object memory-backend-memfd,id=m,size=...,share=on -machine memory-backend=m"
-                );
-            }
-            self.private = true;
-            return Ok(Backing::Private { _file: Held::new(file) });
+        let (address, size) = (map.address, map.size);
+        match file.sharing() {
+            Sharing::Private if !core::mem::replace(&mut self.warned.1, true) => error!(
+                "QEMU does not share the guest's memory ({size:#x} bytes at {address:#x}): it has mapped the memory's \
+                 file privately. Start it with -object memory-backend-memfd,id=m,size=...,share=on -machine \
+                 memory-backend=m, and all other memory backends with share=on too"
+            ),
+            Sharing::Unknown if is_new => info!(
+                "guest memory, {size:#x} bytes at {address:#x}: QEMU's process can't be looked at (another PID namespace or \
+                 user), so that no other node reaches this memory before the guest's driver has shown that it is shared"
+            ),
+            _ => {}
         }
-        let place = FileOffset::from_arc(file, map.offset);
-        let len = usize::try_from(map.size).map_err(|_| MapError::Range)?;
-        Ok(Backing::Mapped(Mapping::of_file(place, len, writable)?))
-    }
-
-    fn keep(
-        &mut self,
-        id: FileId,
-        file: Arc<File>,
-        judge: impl FnOnce(&FileId) -> Sharing,
-    ) -> (Arc<File>, Sharing) {
-        if let Some(known) = self.files.get(&id)
-            && let Some(file) = known.file.upgrade()
-        {
-            return (file, known.sharing);
-        }
-        if self.files.len() >= self.forget_at {
-            self.files.retain(|_, known| known.file.strong_count() > 0);
-            self.forget_at = self.files.len().saturating_mul(2).max(FORGET_AT);
-        }
-        let sharing = judge(&id);
-        self.files.insert(id, KnownFile { file: Arc::downgrade(&file), sharing });
-        (file, sharing)
+        Ok(Backing::File(file, map.offset))
     }
 
     /// The first large range of a client is its RAM. (Later ones without a file are other devices' memory.)
-    fn warn_of_missing_file(&mut self, map: &DmaMap, writable: bool) {
-        if self.seen_file || self.warned || !writable || map.size < RAM_SIZE {
+    fn warn_of_missing_file(&mut self, map: &DmaMap, is_writable: bool) {
+        let is_ram = is_writable && map.size >= RAM_SIZE;
+        if self.seen_file || !is_ram || core::mem::replace(&mut self.warned.0, true) {
             return;
         }
-        self.warned = true;
         error!(
             "QEMU gave no file for the guest's memory ({:#x} bytes at {:#x}), so that no other node can reach it. Start \
              QEMU with -object memory-backend-memfd,id=m,size=...,share=on -machine memory-backend=m",
@@ -283,33 +232,24 @@ impl GuestMemory {
         );
     }
 
-    /// Unmaps every range inside the one given; all of them if the flag for that is set. What is not mapped is no
-    /// error.
+    /// Unmaps all that is mapped between the addresses given, or anywhere if the flag for that is set. What is not mapped
+    /// is no error.
     ///
     /// # Errors
-    /// Where a range would have to be cut; then nothing has changed.
+    /// Where the addresses wrap around; then nothing has changed.
     pub fn unmap(&mut self, unmap: &DmaUnmap) -> Result<(), MapError> {
         if DmaUnmapFlags::from_bits_retain(unmap.flags).contains(DmaUnmapFlags::UNMAP_ALL) {
             self.ranges.clear();
+            self.missing = None;
             return Ok(());
         }
         // The last byte, so that a range may go up to the end of the address space.
         let Some(len) = unmap.size.checked_sub(1) else { return Ok(()) };
         let last = unmap.address.checked_add(len).ok_or(MapError::Range)?;
-        let before = self.ranges.range(..unmap.address).next_back();
-        let at_end = self.ranges.range(unmap.address..=last).next_back();
-        let cut = before.is_some_and(|(&at, range)| range_end(at, range) > unmap.address)
-            || at_end.is_some_and(|(&at, range)| range_end(at, range).saturating_sub(1) > last);
-        if cut {
-            error!(
-                "guest memory, {:#x} bytes at {:#x}, was not unmapped: {}",
-                unmap.size,
-                unmap.address,
-                MapError::Cut
-            );
-            return Err(MapError::Cut);
+        self.missing.take_if(|(first, end)| unmap.address <= *first && end.saturating_sub(1) <= last);
+        if let Some((first, len)) = self.ranges.remove(unmap.address, last) {
+            self.miss(first, first.saturating_add(len));
         }
-        self.ranges.retain(|at, _| !(unmap.address..=last).contains(at));
         Ok(())
     }
 
@@ -318,6 +258,9 @@ impl GuestMemory {
     pub fn execute(&self, operation: &MemoryOperation, begin: &Begin<'_>) -> Attempt {
         let attempt = match operation {
             MemoryOperation::Read { segments, .. } => return self.load(segments, begin),
+            MemoryOperation::Descriptor { segment, proof, .. } => {
+                return self.load_descriptor(segment, *proof, begin);
+            }
             MemoryOperation::Touch { segments, write, .. } => self.touch(segments, *write, begin),
             MemoryOperation::Atomic { segment, action, .. } => self.change(segment, *action, begin),
             MemoryOperation::Write { segments, data, .. } => self.store(segments, data, begin),
@@ -403,13 +346,37 @@ impl GuestMemory {
         })
     }
 
-    /// Whether a segment touches the guest's own memory, so that it is not, or not only, another device's.
+    /// Copies a descriptor out of memory. Where the proof stands at its beginning, the file that it lies in is the guest's own
+    /// memory, whatever was known before.
+    fn load_descriptor(&self, segment: &Segment, proof: u64, begin: &Begin<'_>) -> Attempt {
+        match self.look_for_proof(segment, proof, begin) {
+            Ok(()) => self.load(&[*segment], begin),
+            Err(attempt) => attempt,
+        }
+    }
+
+    fn look_for_proof(&self, segment: &Segment, proof: u64, begin: &Begin<'_>) -> Result<(), Attempt> {
+        let Some((start, range)) = self.ranges.at(segment.address) else { return Ok(()) };
+        if let Backing::File(file, offset) = &range.backing
+            && file.sharing() == Sharing::Unknown
+        {
+            let mut found = [0; size_of::<u64>()];
+            let proof_at = offset.saturating_add(start);
+            let piece = file.piece(proof_at, found.len() as u64).ok_or(MemoryFault::Unmapped)?;
+            allow(prepare(core::slice::from_ref(&piece), false, begin.served)?, begin)?;
+            piece.load(&mut found)?;
+            if u64::from_le_bytes(found) == proof {
+                file.prove();
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a segment touches memory that has a file, so that it is not, or not only, a device's registers.
     pub fn holds(&self, segment: &Segment) -> bool {
         let end = segment.address.saturating_add(segment.len as u64);
-        let touched = self.ranges.range(..end).rev();
-        touched
-            .take_while(|(at, range)| range_end(**at, range) > segment.address)
-            .any(|(_, range)| !matches!(range.backing, Backing::Unreachable))
+        let mut touched = self.ranges.touched(segment.address, end);
+        touched.any(|range| !matches!(range.backing, Backing::Unreachable))
     }
 
     /// Where the segments are in this process.
@@ -444,21 +411,22 @@ impl GuestMemory {
         if len == 0 {
             return Ok(None);
         }
-        let (at, range) = self.ranges.range(..=address).next_back().ok_or(MemoryFault::Unmapped)?;
-        let within = address.saturating_sub(*at);
+        let (within, range) = self.ranges.at(address).ok_or_else(|| self.absence(address))?;
         let len = len.min(range.len.saturating_sub(within));
-        if len == 0 {
-            return Err(MemoryFault::Unmapped);
+        let Backing::File(file, start) = &range.backing else { return Err(MemoryFault::Unmapped) };
+        if file.sharing() != Sharing::Shared {
+            return Err(MemoryFault::NotShared);
         }
-        let memory = match &range.backing {
-            Backing::Unreachable => return Err(MemoryFault::Unmapped),
-            Backing::Private { .. } => return Err(MemoryFault::NotShared),
-            Backing::Mapped(memory) => memory,
-        };
-        if write && !range.writable {
+        if write && !range.is_writable {
             return Err(MemoryFault::ReadOnly);
         }
-        memory.piece(within, len).map(Some).ok_or(MemoryFault::Unmapped)
+        file.piece(start.saturating_add(within), len).map(Some).ok_or(MemoryFault::Unmapped)
+    }
+
+    /// Why nothing is mapped at an address.
+    fn absence(&self, address: u64) -> MemoryFault {
+        let is_missing = self.missing.is_some_and(|(first, end)| (first..end).contains(&address));
+        if is_missing { MemoryFault::TooManyRanges } else { MemoryFault::Unmapped }
     }
 }
 
@@ -487,10 +455,10 @@ fn store(pieces: &[Piece<'_>], mut data: Bytes) -> Result<(), MemoryFault> {
     pieces.iter().try_for_each(|piece| piece.store(&data.split_to(piece.len().min(data.remaining()))))
 }
 
-fn range_end(at: u64, range: &Range) -> u64 {
-    at.saturating_add(range.len)
-}
-
 #[cfg(test)]
 #[path = "memory_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "huge_tests.rs"]
+mod huge_tests;

@@ -7,51 +7,22 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 
 fn memfd(len: u64, seals: i32) -> File {
-    // SAFETY: the name is a valid C string.
-    let fd =
-        unsafe { libc::memfd_create(c"memory-test".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-    assert!(fd >= 0);
-    // SAFETY: the descriptor was just opened and is owned by nobody else.
-    let file = unsafe { File::from_raw_fd(fd) };
-    file.set_len(len).unwrap();
+    let file = named(c"memory-test", len, 0);
     // SAFETY: F_ADD_SEALS takes a number.
     assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }, 0);
     file
 }
 
-#[test]
-fn mappings_are_left_for_the_process_itself() {
-    let file = sealed(0x2000);
-    let mut memory = GuestMemory::new();
-    for index in 0..MAX_RANGES as u64 {
-        // Neighbours would be one mapping for the kernel.
-        map(&mut memory, range(index * 0x2000, 0x1000, index % 2 * 0x1000, 3), Some(&file)).unwrap();
-    }
-    let one_more = map(&mut memory, range(1 << 40, 0x1000, 0, 3), Some(&file));
-    assert!(matches!(one_more, Err(MapError::TooMany)), "{one_more:?}");
-    drop(vec![1_u8; 64 << 20]);
-}
-
-#[test]
-fn huge_pages_that_are_not_there_are_a_fault() {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
+/// A file in memory under a name, made with these flags too.
+fn named(name: &std::ffi::CStr, len: u64, flags: u32) -> File {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags;
     // SAFETY: the name is a valid C string.
-    let fd = unsafe { libc::memfd_create(c"memory-test".as_ptr(), flags) };
-    if fd < 0 {
-        return; // This kernel has none.
-    }
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
+    assert!(fd >= 0, "{}", io::Error::last_os_error());
     // SAFETY: the descriptor was just opened and is owned by nobody else.
     let file = unsafe { File::from_raw_fd(fd) };
-    let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
-    if free.is_ok_and(|free| free.trim() != "0") || file.set_len(2 << 20).is_err() {
-        return;
-    }
-    // SAFETY: F_ADD_SEALS takes a number.
-    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) }, 0);
-    let mut memory = GuestMemory::new();
-    map(&mut memory, range(0, 2 << 20, 0, 3), Some(&file)).unwrap();
-    assert_eq!(read(&memory, &[(0, 8)]), Err(MemoryFault::Unmapped));
-    assert_eq!(write(&memory, &[(0, 8)], &[1; 8]), Err(MemoryFault::Unmapped));
+    file.set_len(len).unwrap();
+    file
 }
 
 fn sealed(len: u64) -> File {
@@ -63,7 +34,16 @@ fn range(address: u64, size: u64, offset: u64, flags: u32) -> DmaMap {
 }
 
 fn map(memory: &mut GuestMemory, range: DmaMap, file: Option<&File>) -> Result<(), MapError> {
-    memory.map(&range, file.map(|f| f.try_clone().unwrap().into()), |_| Sharing::Shared)
+    map_as(memory, range, file, Sharing::Shared)
+}
+
+fn map_as(
+    memory: &mut GuestMemory,
+    range: DmaMap,
+    file: Option<&File>,
+    sharing: Sharing,
+) -> Result<(), MapError> {
+    memory.map(&range, file.map(|f| f.try_clone().unwrap().into()), |_| sharing)
 }
 
 fn unmap(memory: &mut GuestMemory, address: u64, size: u64, flags: u32) -> Result<(), MapError> {
@@ -99,7 +79,7 @@ fn bytes_land_at_the_offset_in_the_file() {
     assert_eq!(write(&memory, &[(0x10_0004, 6)], b"abcdef"), Ok(Bytes::new()));
     assert_eq!(file_bytes(&file, 0x1004, 6), b"abcdef");
     assert_eq!(read(&memory, &[(0x10_0006, 2), (0x10_0004, 2)]), Ok(Bytes::from_static(b"cdab")));
-    assert_eq!(memory.sharing(), Sharing::Shared);
+    assert_eq!(memory.overview(), Overview::Shared);
 }
 
 #[test]
@@ -143,14 +123,14 @@ fn rights_and_unreachable_ranges() {
     assert!(read(&memory, &[(0, 1)]).is_ok());
     assert_eq!(read(&memory, &[(0x1000, 1)]), Err(MemoryFault::Unmapped));
     assert_eq!(read(&memory, &[(0x2000, 1)]), Err(MemoryFault::NotShared));
-    assert_eq!(memory.sharing(), Sharing::Private);
+    assert_eq!(memory.overview(), Overview::Partly);
 }
 
 #[test]
 fn sharing_is_judged_once_for_each_file() {
     let file = sealed(0x2000);
     let mut memory = GuestMemory::new();
-    assert_eq!(memory.sharing(), Sharing::Unknown);
+    assert_eq!(memory.overview(), Overview::Unknown);
     let mut asked = 0;
     for page in 0..2 {
         let own = file.try_clone().unwrap().into();
@@ -161,7 +141,7 @@ fn sharing_is_judged_once_for_each_file() {
         memory.map(&range(page * 0x1000, 0x1000, page * 0x1000, 3), Some(own), judge).unwrap();
     }
     assert_eq!(asked, 1);
-    assert_eq!(memory.sharing(), Sharing::Unknown);
+    assert_eq!(memory.overview(), Overview::Unknown);
     assert_eq!(memory.files.len(), 1);
 }
 
@@ -169,24 +149,110 @@ fn sharing_is_judged_once_for_each_file() {
 fn files_that_are_gone_are_forgotten_and_judged_anew() {
     let file = sealed(0x1000);
     let mut memory = GuestMemory::new();
-    let map_as = |memory: &mut GuestMemory, at, file: &File, sharing| {
-        memory.map(&range(at, 0x1000, 0, 3), Some(file.try_clone().unwrap().into()), |_| sharing).unwrap();
+    let map_page = |memory: &mut GuestMemory, at, file: &File, sharing| {
+        map_as(memory, range(at, 0x1000, 0, 3), Some(file), sharing).unwrap();
     };
-    let unmap = DmaUnmap { argsz: 24, flags: 0, address: 0, size: 0x1000 };
-    map_as(&mut memory, 0x1000, &file, Sharing::Shared);
-    for _ in 0..1000 {
-        map_as(&mut memory, 0, &sealed(0x1000), Sharing::Unknown);
-        assert_eq!(memory.sharing(), Sharing::Unknown);
-        memory.unmap(&unmap).unwrap();
-        assert_eq!(memory.sharing(), Sharing::Shared);
-        assert!(memory.files.len() <= FORGET_AT);
+    map_page(&mut memory, 0x1000, &file, Sharing::Shared);
+    for sharing in [Sharing::Unknown, Sharing::Private].into_iter().cycle().take(1000) {
+        map_page(&mut memory, 0, &sealed(0x1000), sharing);
+        assert_eq!(memory.overview(), Overview::Partly);
+        unmap(&mut memory, 0, 0x1000, 0).unwrap();
+        assert_eq!(memory.overview(), Overview::Shared, "what is gone has no say");
+        assert!(memory.files.len() <= 32);
     }
     // The one that stayed is still known, and one that comes back may be another with the same number.
-    map_as(&mut memory, 0, &file, Sharing::Private);
-    assert_eq!(memory.sharing(), Sharing::Shared);
-    memory.unmap(&DmaUnmap { size: 0x2000, ..unmap }).unwrap();
-    map_as(&mut memory, 0, &file, Sharing::Private);
-    assert_eq!(memory.sharing(), Sharing::Private);
+    map_page(&mut memory, 0, &file, Sharing::Private);
+    assert_eq!(memory.overview(), Overview::Shared);
+    unmap(&mut memory, 0, 0x2000, 0).unwrap();
+    map_page(&mut memory, 0, &file, Sharing::Private);
+    assert_eq!(memory.overview(), Overview::Private);
+}
+
+/// Reads a descriptor whose first 8 bytes the guest has just made these.
+fn descriptor(memory: &GuestMemory, address: u64, proof: u64) -> MemoryResult {
+    let segment = Segment { address, len: 128 };
+    let operation = MemoryOperation::Descriptor { id: OperationId(1), segment, proof };
+    memory.execute(&operation, &Begin::WAITS).done().unwrap()
+}
+
+#[test]
+fn each_range_has_its_own_verdict_and_what_is_not_known_is_not_touched_before_it_is_proved() {
+    let (main, second, plugged) = (sealed(0x2000), sealed(0x2000), sealed(0x2000));
+    let mut memory = GuestMemory::new();
+    map_as(&mut memory, range(0, 0x1000, 0, 3), Some(&main), Sharing::Unknown).unwrap();
+    map_as(&mut memory, range(0x2000, 0x1000, 0, 3), Some(&second), Sharing::Unknown).unwrap();
+    let not_shared = Err(MemoryFault::NotShared);
+    for address in [0, 0x2000] {
+        assert_eq!(read(&memory, &[(address, 8)]), not_shared);
+        assert_eq!(write(&memory, &[(address, 8)], &[7; 8]), not_shared);
+    }
+    assert_eq!(memory.overview(), Overview::Unknown);
+    // As the guest sees it, its descriptor begins with this number; in a private mapping's file stand older bytes.
+    let proof = 0x1234_5678_4344_5241_u64;
+    main.write_all_at(&proof.to_le_bytes(), 0x80).unwrap();
+    second.write_all_at(&(proof ^ 1 << 40).to_le_bytes(), 0x80).unwrap();
+    assert_eq!(descriptor(&memory, 0x2080, proof), not_shared);
+    assert_eq!(descriptor(&memory, 0x80, proof).unwrap()[..8], proof.to_le_bytes());
+    assert_eq!(memory.overview(), Overview::Partly);
+    // Now that file is known, in all ranges, and no other.
+    map_as(&mut memory, range(0x1000, 0x1000, 0x1000, 3), Some(&main), Sharing::Private).unwrap();
+    assert!(write(&memory, &[(0xff8, 16)], &[7; 16]).is_ok());
+    assert_eq!(write(&memory, &[(0x1ff8, 16)], &[7; 16]), not_shared, "whole or not at all");
+    assert_eq!(file_bytes(&main, 0x1ff8, 8), [0; 8]);
+    assert_eq!(file_bytes(&second, 0, 8), [0; 8]);
+    // What is known to be private is not proved by bytes that happen to be right.
+    map_as(&mut memory, range(0x8000, 0x1000, 0, 3), Some(&plugged), Sharing::Private).unwrap();
+    plugged.write_all_at(&proof.to_le_bytes(), 0).unwrap();
+    assert_eq!(descriptor(&memory, 0x8000, proof), not_shared);
+    // Where nothing, or not all of it, is mapped, and where it goes on in other memory.
+    assert_eq!(descriptor(&memory, 0x9000, proof), Err(MemoryFault::Unmapped));
+    second.write_all_at(&proof.to_le_bytes(), 0xff8).unwrap();
+    assert_eq!(descriptor(&memory, 0x2ff8, proof), Err(MemoryFault::Unmapped));
+    assert!(read(&memory, &[(0x2ff8, 8)]).is_ok(), "but that was proof enough");
+    unmap(&mut memory, 0x8000, 0x1000, 0).unwrap();
+    assert_eq!(memory.overview(), Overview::Shared);
+}
+
+#[test]
+fn a_file_that_grew_is_mapped_anew_and_stays_proved() {
+    let file = memfd(0x1000, 0);
+    let mut memory = GuestMemory::new();
+    map_as(&mut memory, range(0, 0x1000, 0, 3), Some(&file), Sharing::Unknown).unwrap();
+    file.write_all_at(&5_u64.to_le_bytes(), 0).unwrap();
+    descriptor(&memory, 0, 5).unwrap();
+    file.set_len(0x3000).unwrap();
+    map_as(&mut memory, range(0x1000, 0x2000, 0x1000, 3), Some(&file), Sharing::Unknown).unwrap();
+    assert!(write(&memory, &[(0xffe, 4)], b"abcd").is_ok());
+    assert_eq!(file_bytes(&file, 0xffe, 4), b"abcd");
+    assert_eq!(memory.files.len(), 1);
+}
+
+/// How many mappings this process has of a file with this name.
+fn mappings_of(name: &str) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains(name)).count()
+}
+
+#[test]
+fn as_many_ranges_as_there_may_be_need_one_mapping_and_one_more_is_told_from_what_was_never_there() {
+    let file = named(c"budget-test", 0x4000, 0);
+    let mut memory = GuestMemory::new();
+    for index in 0..MAX_RANGES as u64 {
+        // Neighbours would be one range.
+        map(&mut memory, range(index * 0x2000, 0x1000, index % 2 * 0x1000, 3), Some(&file)).unwrap();
+    }
+    let one_more = map(&mut memory, range(1 << 40, 0x1000, 0, 3), Some(&file));
+    assert!(matches!(one_more, Err(MapError::TooMany)), "{one_more:?}");
+    assert_eq!(mappings_of("budget-test"), 1);
+    assert_eq!(read(&memory, &[(1 << 40, 1)]), Err(MemoryFault::TooManyRanges));
+    assert_eq!(read(&memory, &[(1 << 41, 1)]), Err(MemoryFault::Unmapped));
+    assert!(read(&memory, &[(0x2000 * (MAX_RANGES as u64 - 1), 1)]).is_ok());
+    // A neighbour needs no room.
+    map(&mut memory, range(0x1000, 0x1000, 0x1000, 3), Some(&file)).unwrap();
+    unmap(&mut memory, 1 << 40, 0x1000, 0).unwrap();
+    assert_eq!(read(&memory, &[(1 << 40, 1)]), Err(MemoryFault::Unmapped));
+    unmap(&mut memory, 0, 0, DmaUnmapFlags::UNMAP_ALL.bits()).unwrap();
+    assert_eq!(mappings_of("budget-test"), 0);
 }
 
 #[test]
@@ -203,7 +269,7 @@ fn unusable_ranges_are_refused_and_change_nothing() {
     assert_eq!(errno(map(&mut memory, range(0, 0x1000, 0, 3), Some(&device))), libc::EINVAL);
     let read_only = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
     assert_eq!(errno(map(&mut memory, range(0, 0x1000, 0, 3), Some(&read_only))), libc::EACCES);
-    assert!(memory.ranges.is_empty());
+    assert_eq!(memory.ranges.len(), 0);
 
     map(&mut memory, range(0x1000, 0x1000, 0, 3), Some(&file)).unwrap();
     for (address, size) in [(0x1000, 0x1000), (0, 0x1001), (0x1fff, 1), (0, 0x4000), (0x1800, 0x10)] {
@@ -229,15 +295,16 @@ fn unmap_takes_what_is_inside() {
     // Never mapped, empty, and beyond everything.
     unmap(&mut memory, 0x9000, 0x1000, 0).unwrap();
     unmap(&mut memory, 0x9000, 0, 0).unwrap();
-    for (address, size) in [(0x1800, 0x1000), (0x1000, 0x800), (0, 0x1001), (0x3fff, 1)] {
-        assert!(matches!(unmap(&mut memory, address, size, 0), Err(MapError::Cut)), "{address:#x}");
+    unmap(&mut memory, 0x1800, 0x400, 0).unwrap();
+    for (address, is_there) in [(0x17ff, true), (0x1800, false), (0x1bff, false), (0x1c00, true)] {
+        assert_eq!(read(&memory, &[(address, 1)]).is_ok(), is_there, "{address:#x}");
     }
     assert!(matches!(unmap(&mut memory, 2, u64::MAX, 0), Err(MapError::Range)));
     unmap(&mut memory, 1, u64::MAX, 0).unwrap();
-    assert!(memory.ranges.is_empty());
+    assert_eq!(memory.ranges.len(), 0);
     mapped(&mut memory);
     unmap(&mut memory, 0, 0, DmaUnmapFlags::UNMAP_ALL.bits()).unwrap();
-    assert!(memory.ranges.is_empty());
+    assert_eq!(memory.ranges.len(), 0);
 }
 
 #[test]

@@ -16,10 +16,12 @@
 mod buffers;
 mod connection;
 mod descriptors;
+mod files;
 mod interrupts;
 mod listener;
 mod memory;
 pub mod message;
+mod ranges;
 mod request;
 mod sharing;
 mod socket;
@@ -32,7 +34,7 @@ pub use connection::{
 };
 pub use interrupts::{Interrupts, VectorChange};
 pub use listener::{ListenError, Listener};
-pub use memory::{GuestMemory, MAX_RANGES, MapError};
+pub use memory::{GuestMemory, MAX_RANGES, MapError, Overview};
 pub use request::{ConnectionId, DeviceShape, ReplyToken, Request};
 pub use sharing::{FileId, Sharing, sharing_in};
 pub use version::{Agreement, VersionError};

@@ -36,6 +36,11 @@ impl FileId {
             writable: flags & libc::O_ACCMODE == libc::O_RDWR,
         })
     }
+
+    /// Whether it was opened for writing too.
+    pub const fn is_writable(&self) -> bool {
+        self.writable
+    }
 }
 
 /// Whether the bytes of a file are those that the guest sees.
@@ -49,7 +54,8 @@ pub enum Sharing {
     Unknown,
 }
 
-/// How the process `pid` has mapped the file. A file that it has mapped both ways is taken for shared.
+/// How the process `pid` has mapped the file. One that it has mapped both ways is taken for private: which bytes the guest
+/// sees at which address can't be told then.
 pub fn sharing_in(pid: Option<libc::pid_t>, file: &FileId) -> Sharing {
     let Some(pid) = pid else { return Sharing::Unknown };
     let Ok(maps) = File::open(format!("/proc/{pid}/maps")) else { return Sharing::Unknown };
@@ -57,8 +63,8 @@ pub fn sharing_in(pid: Option<libc::pid_t>, file: &FileId) -> Sharing {
     for line in BufReader::new(maps).split(b'\n') {
         let Ok(line) = line else { break };
         match core::str::from_utf8(&line).ok().and_then(|line| mapping_of(line, file)) {
-            Some(true) => return Sharing::Shared,
-            Some(false) => found = Sharing::Private,
+            Some(true) => found = Sharing::Shared,
+            Some(false) => return Sharing::Private,
             None => {}
         }
     }
@@ -111,7 +117,7 @@ mod tests {
         let private = map(&file, libc::MAP_PRIVATE);
         assert_eq!(sharing_in(own_pid(), &id), Sharing::Private);
         let shared = map(&file, libc::MAP_SHARED);
-        assert_eq!(sharing_in(own_pid(), &id), Sharing::Shared);
+        assert_eq!(sharing_in(own_pid(), &id), Sharing::Private, "both ways");
         drop(private);
         assert_eq!(sharing_in(own_pid(), &id), Sharing::Shared);
         drop(shared);

@@ -3,7 +3,6 @@
 //! Each side names its limits; both keep to the lower ones. `max_msg_fds` is not shared so: it is how many descriptors the one
 //! who names it can receive, and this server sends none.
 
-use super::memory::MAX_RANGES;
 use super::message::{MAX_DESCRIPTORS, MAX_TRANSFER, Version};
 use core::fmt;
 use serde_json::{Map, Value};
@@ -12,6 +11,9 @@ use serde_json::{Map, Value};
 const MIN_TRANSFER: u64 = 4096;
 /// The page sizes (a sum of powers of two, in bytes) in which memory can be mapped.
 const PAGE_SIZES: u64 = !0xfff;
+
+/// The most ranges that this server says it maps: QEMU takes no greater number. (More are taken, see [`super::MAX_RANGES`].)
+const MAX_MAPS: usize = 65_535;
 
 /// What a client that does not name a limit means by that, as the protocol has it.
 const DEFAULT_TRANSFER: u64 = 1 << 20;
@@ -61,7 +63,7 @@ impl core::error::Error for VersionError {}
 pub struct Agreement {
     /// The most data bytes in one message (`max_data_xfer_size`), [`MAX_TRANSFER`] at most.
     pub max_transfer: usize,
-    /// The most ranges of memory that are mapped at a time (`max_dma_maps`), [`MAX_RANGES`] at most.
+    /// The most ranges of memory that are mapped at a time (`max_dma_maps`), as many as the protocol's default at most.
     pub max_maps: usize,
     /// The page sizes in which the client maps memory (`pgsizes`), a sum of powers of two in bytes.
     pub page_sizes: u64,
@@ -105,7 +107,7 @@ impl Agreement {
         let at_most = |value, own: usize| usize::try_from(value).unwrap_or(own).min(own);
         Ok(Self {
             max_transfer: at_most(transfer, MAX_TRANSFER),
-            max_maps: at_most(maps, MAX_RANGES),
+            max_maps: at_most(maps, MAX_MAPS),
             page_sizes: page_sizes & PAGE_SIZES,
         })
     }
@@ -157,14 +159,14 @@ mod tests {
     #[test]
     fn the_reply_fits_where_qemu_expects_it() {
         let agreed = Agreement::with_client(QEMU_VERSION).unwrap();
-        assert_eq!(agreed, Agreement { max_transfer: 1 << 20, max_maps: MAX_RANGES, page_sizes: 4096 });
+        assert_eq!(agreed, Agreement { max_transfer: 1 << 20, max_maps: MAX_MAPS, page_sizes: 4096 });
         let reply = agreed.reply();
         assert!(reply.len() <= QEMU_VERSION.len());
         assert_eq!(reply.get(..4), Some(&[0; 4][..]));
         assert_eq!(reply.last(), Some(&0));
         let json: Value = serde_json::from_slice(&reply[4..reply.len() - 1]).unwrap();
         let expected = serde_json::json!({"capabilities": {
-            "max_msg_fds": 16, "max_data_xfer_size": 1_048_576, "max_dma_maps": 32_768, "pgsizes": 4096,
+            "max_msg_fds": 16, "max_data_xfer_size": 1_048_576, "max_dma_maps": 65_535, "pgsizes": 4096,
         }});
         assert_eq!(json, expected);
     }
@@ -176,10 +178,10 @@ mod tests {
         assert_eq!(agreed, Ok(Agreement { max_transfer: 4096, max_maps: 1, page_sizes: 0x20_0000 }));
         let most = "\"max_data_xfer_size\":18446744073709551615,\"max_dma_maps\":18446744073709551615,\
                     \"pgsizes\":18446744073709551615,\"max_msg_fds\":18446744073709551615";
-        let agreed = Agreement { max_transfer: MAX_TRANSFER, max_maps: MAX_RANGES, page_sizes: !0xfff };
+        let agreed = Agreement { max_transfer: MAX_TRANSFER, max_maps: MAX_MAPS, page_sizes: !0xfff };
         assert_eq!(with(most), Ok(agreed));
         assert!(agreed.reply().len() <= QEMU_VERSION.len());
-        let default = Agreement { max_transfer: 1 << 20, max_maps: MAX_RANGES, page_sizes: 4096 };
+        let default = Agreement { max_transfer: 1 << 20, max_maps: MAX_MAPS, page_sizes: 4096 };
         assert_eq!(with(""), Ok(default));
     }
 

@@ -152,12 +152,18 @@ impl Node {
             self.adaptor.handle_store(local, region, offset, data).expect("registers are never busy");
         }
         while let Some(operation) = self.adaptor.poll_memory(local) {
-            let (MemoryOperation::Read { id, segments, .. } | MemoryOperation::Touch { id, segments, .. }) =
-                operation
-            else {
-                panic!("an export only reads")
-            };
-            let bytes = segments.iter().flat_map(|segment| guest::command_memory(segment, self.exported));
+            let id = operation.id();
+            assert!(
+                matches!(
+                    operation,
+                    MemoryOperation::Read { .. }
+                        | MemoryOperation::Descriptor { .. }
+                        | MemoryOperation::Touch { .. }
+                ),
+                "an export only reads"
+            );
+            let bytes =
+                operation.segments().iter().flat_map(|segment| guest::command_memory(segment, self.exported));
             let data = bytes.collect();
             self.adaptor.handle_memory_done(local, id, Ok(data));
         }
@@ -265,7 +271,8 @@ impl Node {
                 let value = self.memory[block];
                 (Execution::Read { block, len, value }, vec![value; len].into())
             }
-            MemoryOperation::Touch { .. }
+            MemoryOperation::Descriptor { .. }
+            | MemoryOperation::Touch { .. }
             | MemoryOperation::Transfer { .. }
             | MemoryOperation::Atomic { .. } => {
                 panic!("nobody asks for {operation:?}")

@@ -1,11 +1,15 @@
 //! Direct links: how they begin, fail and come back.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use assured_rdma::adaptor::address::NodeId;
+use assured_rdma::adaptor::mesh::neighbour::{Identity, Role};
+use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet};
+
 use super::guest::{Guest, READ, WRITE};
-use super::node::{Node, Place};
+use super::node::{Node, PATIENCE, Place};
 use super::{BUFFER, attach};
 
 #[test]
@@ -133,4 +137,37 @@ fn a_connection_that_says_nothing_costs_nobody_anything() {
     let begin = Instant::now();
     assert_eq!(stranger.read(&mut join).unwrap(), 0);
     assert!(begin.elapsed() > Duration::from_millis(1500));
+}
+
+/// Bytes are a sign of life of a link, but not of the node behind it.
+#[test]
+fn a_direct_link_over_which_only_introductions_come_is_cut_because_the_node_is_silent() {
+    let place = Place::new();
+    let node = place.start(1, &[], &["--peer", "2"]);
+    let mut stream = TcpStream::connect(place.address(1)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let join = |wants_reply| {
+        let body = Body::Join { role: Role::NODE, wants_reply };
+        let mut wire = Vec::new();
+        Packet::between(Identity::Node(NodeId(2)), NodeId(1), Incarnation(77), body).emit(&mut wire);
+        wire
+    };
+    stream.write_all(&join(true)).unwrap();
+    let begin = Instant::now();
+    let mut received = 0;
+    loop {
+        match stream.read(&mut [0; 4096]) {
+            Ok(0) => break,
+            Ok(len) => received += len,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(_) => break,
+        }
+        assert!(begin.elapsed() < PATIENCE, "it is not cut");
+        if stream.write_all(&join(false)).is_err() {
+            break;
+        }
+    }
+    assert!(received > 3 * 64, "an answer and HELLOs came");
+    assert!(begin.elapsed() > Duration::from_secs(1), "it was given time");
+    drop(node);
 }

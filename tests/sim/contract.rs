@@ -575,11 +575,14 @@ mod life_of_nodes {
         let probe = world.command(B, 3, [0; 128]);
         assert_eq!(probe, 0);
         world.memory(B).copy_from_slice(&memory);
-        world.set_register(B, 0x48, 0x1234);
-        world.set_register(B, 0x4c, 3);
-        assert_eq!(world.register(B, 0x50) & 0xffff_ffff, 4, "not shared");
-        assert_eq!(world.register(B, 0x8) & 0b110, 0b100);
+        for opcode in [3, 1] {
+            world.set_register(B, 0x48, 0x1234);
+            world.set_register(B, 0x4c, opcode);
+            assert_eq!(world.register(B, 0x50) & 0xffff_ffff, 4, "not shared");
+            assert_eq!(world.register(B, 0x8) & 0b110, 0b100);
+        }
         assert!(world.events.contains(&(B, Event::MemoryNotShared)));
-        assert_eq!(world.command(B, 1, [0; 128]), 4, "exports are refused");
+        assert_eq!(world.command(B, 3, [0; 128]), 0);
+        assert_eq!(world.register(B, 0x8) & 0b110, 0b010);
     }
 }

@@ -145,6 +145,7 @@ impl Attack {
                     self.executed += 1;
                     (id, Ok(Bytes::new()))
                 }
+                MemoryOperation::Descriptor { .. } => panic!("nobody gives commands"),
                 MemoryOperation::Transfer { .. } => panic!("a packet of a link lends memory"),
                 MemoryOperation::Atomic { id, .. } => {
                     self.executed += 1;

@@ -718,6 +718,7 @@ impl World {
         };
         let (id_of, result) = match operation {
             MemoryOperation::Read { id, segments, .. } => (id, collect(memory, &segments)),
+            MemoryOperation::Descriptor { id, segment, .. } => (id, collect(memory, &[segment])),
             MemoryOperation::Touch { id, segments, .. } => {
                 (id, collect(memory, &segments).map(|_| Bytes::new()))
             }

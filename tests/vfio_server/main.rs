@@ -9,14 +9,14 @@ mod dma;
 mod hostile;
 mod path;
 
-use assured_rdma::adaptor::memory::{Home, MemoryOperation, OperationId, Segment};
+use assured_rdma::adaptor::memory::{Home, MemoryFault, MemoryOperation, OperationId, Segment};
 use assured_rdma::vfio::message::{
     DmaMap, DmaUnmap, HEADER_SIZE, Header, IrqInfo, MAX_MESSAGE, MAX_TRANSFER, RegionAccess, RegionInfo,
     SetIrqs,
 };
 use assured_rdma::vfio::{
-    Connection, ConnectionId, DeviceShape, GuestMemory, Intake, Interrupts, ListenError, Listener, Request,
-    Sharing, sharing_in,
+    Connection, ConnectionId, DeviceShape, GuestMemory, Intake, Interrupts, ListenError, Listener, Overview,
+    Request, sharing_in,
 };
 use std::collections::VecDeque;
 use std::fs::File;
@@ -79,7 +79,7 @@ impl Device {
             }
             Request::DmaMap { token, map, file } => {
                 let pid = connection.peer_pid();
-                self.memory.set_limit(connection.agreed().unwrap().max_maps);
+
                 let result = self.memory.map(&map, file, |file| sharing_in(pid, file));
                 connection.reply(token, result.map_err(|error| error.errno()));
             }

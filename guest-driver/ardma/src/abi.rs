@@ -32,6 +32,8 @@ pub const STATUS_MEMORY_SHARED: u32 = 1 << 1;
 pub const STATUS_MEMORY_PRIVATE: u32 = 1 << 2;
 /// `Info::status`: another adaptor has this node's id, so that this one is not let in.
 pub const STATUS_DUPLICATE_ID: u32 = 1 << 3;
+/// `Info::status`: some of the guest's memory is not shared with the adaptor, or not known to be.
+pub const STATUS_MEMORY_PARTLY: u32 = 1 << 4;
 
 /// `Info::memory`: the driver could not probe it.
 pub const MEMORY_UNKNOWN: u32 = 0;

@@ -276,7 +276,7 @@ impl CallKind {
                 "more windows, or scattered pieces of memory, than the adaptor holds"
             }
             (Export(_) | ExportBar, libc::EOPNOTSUPP) => {
-                "the adaptor does not share this guest's memory: QEMU needs memory-backend-memfd,share=on (see dmesg)"
+                "QEMU does not share this guest's memory, or this part of it, with the adaptor: each memory backend needs share=on (see dmesg)"
             }
             (Export(_), libc::ENXIO) => "the memory is not where the adaptor can reach it",
             (Export(_), libc::EFAULT) => {

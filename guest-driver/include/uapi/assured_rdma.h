@@ -68,6 +68,7 @@
 #define ARDMA_STATUS_MEMORY_SHARED	(1U << 1)	/* known: it shares the guest's memory */
 #define ARDMA_STATUS_MEMORY_PRIVATE	(1U << 2)	/* known: it does not */
 #define ARDMA_STATUS_DUPLICATE_ID	(1U << 3)	/* another adaptor has this node's id */
+#define ARDMA_STATUS_MEMORY_PARTLY	(1U << 4)	/* some memory is not shared, or not known to be */
 
 /* Values of ardma_info.memory: what the driver's own probe of shared memory gave. */
 #define ARDMA_MEMORY_UNKNOWN		0	/* the probe could not be made */

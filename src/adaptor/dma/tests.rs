@@ -93,7 +93,9 @@ impl Rig {
                 assert!(rest.is_empty());
                 Ok(Bytes::new())
             }
-            MemoryOperation::Touch { .. } | MemoryOperation::Transfer { .. } => {
+            MemoryOperation::Descriptor { .. }
+            | MemoryOperation::Touch { .. }
+            | MemoryOperation::Transfer { .. } => {
                 panic!("the engine does not ask for {operation:?}")
             }
             MemoryOperation::Atomic { segment, action, .. } => {

@@ -5,7 +5,7 @@
 //! missing, so that a list that bites its tail ends too. Nothing changes before all is validated.
 
 use super::access_buffer::Fault;
-use super::descriptor::{DESCRIPTOR_SIZE, Descriptor, LIST_PAGE_SIZE, Listing, Purpose};
+use super::descriptor::{DESCRIPTOR_MAGIC, DESCRIPTOR_SIZE, Descriptor, LIST_PAGE_SIZE, Listing, Purpose};
 use super::window::{ExportError, Windows};
 use crate::adaptor::dma;
 use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId, Segment};
@@ -34,7 +34,7 @@ pub enum CommandStatus {
     BadArgument = 6,
     /// The window overlaps another, or no gap is large enough.
     NoSpace = 7,
-    /// More windows, or runs, than the adaptor holds.
+    /// More windows, runs, keys, queues or mapped ranges than the adaptor holds.
     TooMany = 8,
     /// No window begins at this offset, or there is no such key or queue.
     NotFound = 9,
@@ -52,12 +52,14 @@ impl From<ExportError> for CommandStatus {
     }
 }
 
-/// What the bus side knows by itself about the guest's memory.
+/// What the bus side knows by itself about the guest's memory, all of it as it is mapped now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MemoryView {
-    /// It may be shared with the adaptor, or not.
+    /// Nothing stands against its being shared with the adaptor.
     #[default]
     Unknown,
+    /// Some of it is not shared, or is not known to be.
+    Partly,
     /// It is surely not shared.
     Private,
 }
@@ -70,7 +72,7 @@ pub enum Sharing {
     Unknown,
     /// A PROBE has succeeded.
     Shared,
-    /// They do not; no window is made.
+    /// They do not, as far as the last command's descriptor lay in it, or in all that is mapped.
     NotShared,
 }
 
@@ -87,6 +89,8 @@ pub struct Finished {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Step {
     Read(Vec<Segment>),
+    /// Read a descriptor that begins with this number.
+    Descriptor(Segment, u64),
     /// Whether they can be read, or written.
     Touch(Vec<Segment>, bool),
     Write(Segment, Bytes),
@@ -115,11 +119,6 @@ impl Opcode {
             7 => Some(Self::DestroyQueue),
             _ => None,
         }
-    }
-
-    /// Whether it takes away, which is allowed whatever is known of the guest's memory.
-    const fn is_removal(self) -> bool {
-        matches!(self, Self::Unexport | Self::Deregister | Self::DestroyQueue)
     }
 
     const fn is_for_engine(self) -> bool {
@@ -190,8 +189,12 @@ impl Mailbox {
     pub(super) fn sharing(&self) -> Sharing {
         match self.view {
             MemoryView::Private => Sharing::NotShared,
-            MemoryView::Unknown => self.proven,
+            MemoryView::Partly | MemoryView::Unknown => self.proven,
         }
+    }
+
+    pub(super) const fn view(&self) -> MemoryView {
+        self.view
     }
 
     pub(super) fn last(&self) -> Finished {
@@ -218,6 +221,7 @@ impl Mailbox {
     pub(super) fn put_back(&mut self, id: OperationId, operation: MemoryOperation) {
         self.step = match operation {
             MemoryOperation::Read { segments, .. } => Some(Step::Read(segments)),
+            MemoryOperation::Descriptor { segment, proof, .. } => Some(Step::Descriptor(segment, proof)),
             MemoryOperation::Touch { segments, write, .. } => Some(Step::Touch(segments, write)),
             MemoryOperation::Write { mut segments, data, .. } => {
                 segments.pop().map(|segment| Step::Write(segment, data))
@@ -262,30 +266,22 @@ impl Mailbox {
             return;
         }
         let Some(opcode) = Opcode::from_bits(bits) else { return self.finish(CommandStatus::BadOpcode, 0) };
-        let refused = match opcode {
-            Opcode::Export | Opcode::Register | Opcode::CreateQueue => self.sharing() == Sharing::NotShared,
-            Opcode::Probe => self.view == MemoryView::Private,
-            Opcode::Unexport | Opcode::Deregister | Opcode::DestroyQueue => false,
-        };
-        if refused {
-            return self.finish(CommandStatus::NotShared, 0);
-        }
         if !address.is_multiple_of(DESCRIPTOR_SIZE as u64) {
             return self.finish(CommandStatus::BadDescriptor, 0);
         }
         self.last = Finished { status: CommandStatus::Busy, result: 0 };
         self.state = State::Descriptor(Order { opcode, bits, address, cookie });
-        self.step = Some(Step::Read(vec![Segment { address, len: DESCRIPTOR_SIZE }]));
+        let proof = u64::from(cookie) << 32 | u64::from(DESCRIPTOR_MAGIC);
+        self.step = Some(Step::Descriptor(Segment { address, len: DESCRIPTOR_SIZE }, proof));
     }
 
     /// The step taken last has ended. `next` is a name that no memory operation has yet.
     pub(super) fn step_done(&mut self, result: MemoryResult, windows: &mut Windows, next: OperationId) {
         let state = core::mem::replace(&mut self.state, State::Idle);
-        let is_removal = matches!(state, State::Descriptor(order) if order.opcode.is_removal());
+        let is_own = matches!(state, State::Descriptor(_) | State::Probe);
         let outcome = match result {
-            // The view may have become private while the command was under way.
-            Ok(_) if self.view == MemoryView::Private && !is_removal => Err(CommandStatus::NotShared),
             Err(MemoryFault::NotShared) => Err(CommandStatus::NotShared),
+            Err(MemoryFault::TooManyRanges) => Err(CommandStatus::TooMany),
             Err(_) => Err(CommandStatus::MemoryFault),
             Ok(bytes) => self.advance(state, &bytes, windows, next),
         };
@@ -293,7 +289,8 @@ impl Mailbox {
             Ok(None) => {}
             Ok(Some(result)) => self.finish(CommandStatus::Ok, result),
             Err(status) => {
-                if status == CommandStatus::NotShared {
+                // A list or a run may lie in other memory than that which the driver itself uses.
+                if status == CommandStatus::NotShared && is_own {
                     self.proven = Sharing::NotShared;
                 }
                 self.finish(status, 0);

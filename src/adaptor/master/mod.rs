@@ -188,6 +188,7 @@ impl Master {
             let id = self.begin(Purpose::Command, id);
             return Some(match step {
                 Step::Read(segments) => MemoryOperation::Read { id, home: Home::Guest, segments },
+                Step::Descriptor(segment, proof) => MemoryOperation::Descriptor { id, segment, proof },
                 Step::Touch(segments, write) => {
                     MemoryOperation::Touch { id, home: Home::Guest, segments, write }
                 }
@@ -373,6 +374,11 @@ impl Master {
         self.mailbox.sharing()
     }
 
+    /// What the bus side knows about the guest's memory.
+    pub const fn memory_view(&self) -> MemoryView {
+        self.mailbox.view()
+    }
+
     /// The messages of other nodes.
     pub const fn messages(&self) -> &Messages {
         &self.messages
@@ -508,9 +514,11 @@ const fn fault_code(fault: MemoryFault) -> Code {
         MemoryFault::Lender => Code::LocalFault,
         MemoryFault::Partial => Code::Partial,
         MemoryFault::Busy | MemoryFault::Absent => Code::NoResources,
-        MemoryFault::Unmapped | MemoryFault::ReadOnly | MemoryFault::NotShared | MemoryFault::Refused => {
-            Code::TargetFault
-        }
+        MemoryFault::Unmapped
+        | MemoryFault::TooManyRanges
+        | MemoryFault::ReadOnly
+        | MemoryFault::NotShared
+        | MemoryFault::Refused => Code::TargetFault,
     }
 }
 

@@ -50,7 +50,9 @@ impl Memory {
         }
         let places = segments.iter().flat_map(|s| s.address as usize..s.address as usize + s.len);
         match operation {
-            MemoryOperation::Read { .. } => (id, Ok(places.map(|place| self.bytes[place]).collect())),
+            MemoryOperation::Read { .. } | MemoryOperation::Descriptor { .. } => {
+                (id, Ok(places.map(|place| self.bytes[place]).collect()))
+            }
             MemoryOperation::Touch { write: true, .. } if self.is_read_only => {
                 (id, Err(MemoryFault::ReadOnly))
             }

@@ -44,7 +44,7 @@ pub use self::exchange::InventoryNews;
 use self::limits::Window;
 use self::packet::{Incarnation, Packet};
 pub use self::responder::Ticket;
-use self::session::{Outputs, Session};
+use self::session::{Outputs, Session, Tally};
 use super::Instant;
 use super::address::{NodeId, NodeSet};
 use super::channel::{Channel, Origin};
@@ -230,7 +230,7 @@ impl Mesh {
         self.incarnation = incarnation;
         self.unroutable.clear();
         self.outputs.inbound.clear();
-        self.outputs.late_leases = 0;
+        self.outputs.late_leases = Tally::default();
         let mut tickets: BTreeMap<NodeId, Vec<_>> = BTreeMap::new();
         for &(origin, ticket) in flushed {
             tickets.entry(origin.node).or_default().push((origin.channel, ticket));
@@ -333,7 +333,7 @@ impl Mesh {
 
     /// How often since the reset a lease for a write that waited was over when it came.
     pub const fn late_leases(&self) -> u64 {
-        self.outputs.late_leases
+        self.outputs.late_leases.sum()
     }
 
     /// The clock that gives this node its time may have stood still, or have jumped, before `now`: what was executed under leases

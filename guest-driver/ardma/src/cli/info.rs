@@ -37,6 +37,9 @@ pub fn run(device: &Path, adaptor: &Adaptor, out: &mut dyn Write) -> Result<(), 
 
 fn general(info: &Info, out: &mut dyn Write) -> Result<(), Failure> {
     let memory = match info.memory {
+        abi::MEMORY_SHARED if info.status & abi::STATUS_MEMORY_PARTLY != 0 => {
+            "partly shared with the adaptor, exports of the rest are refused (QEMU: share=on for every memory backend)"
+        }
         abi::MEMORY_SHARED => "shared with the adaptor",
         abi::MEMORY_NOT_SHARED => {
             "NOT shared with the adaptor, exports are refused (QEMU: memory-backend-memfd,share=on)"

@@ -325,14 +325,11 @@ fn a_probe_writes_its_answer_and_shows_that_memory_is_shared() {
 }
 
 #[test]
-fn memory_that_is_not_the_guests_refuses_exports_until_a_probe_succeeds() {
+fn memory_that_is_not_the_guests_is_told_until_a_probe_succeeds() {
     let (mut master, mut private) = (Master::new(WINDOW_SIZE), Memory::new(1 << 20));
     assert_eq!(private.command(&mut master, 1), (CommandStatus::NotShared, 0), "all zero: no magic number");
     assert_eq!(master.sharing(), Sharing::NotShared);
     let mut shared = Memory::new(1 << 20);
-    shared.put_export(0);
-    assert_eq!(shared.command(&mut master, 1).0, CommandStatus::NotShared);
-    assert_eq!(shared.operations, 0);
     shared.put_descriptor(3, 0);
     assert_eq!(shared.command(&mut master, 3).0, CommandStatus::Ok);
     assert_eq!(master.sharing(), Sharing::Shared);
@@ -348,34 +345,42 @@ fn another_cookie_or_a_fault_that_says_so_is_not_shared() {
 }
 
 #[test]
-fn a_private_view_answers_without_touching_memory() {
-    let (mut master, mut memory) = (Master::new(WINDOW_SIZE), Memory::new(1 << 20));
+fn what_the_bus_side_knows_of_all_memory_outlives_a_reset_and_not_that_memory() {
+    let mut master = Master::new(WINDOW_SIZE);
     master.set_memory_view(MemoryView::Private);
     assert_eq!(master.sharing(), Sharing::NotShared);
-    for opcode in [1, 3] {
-        assert_eq!(memory.command(&mut master, opcode), (CommandStatus::NotShared, 0));
-    }
-    assert_eq!(memory.operations, 0);
     assert!(master.flush().is_empty());
-    assert_eq!(master.sharing(), Sharing::NotShared, "the view outlives a reset");
-    master.set_memory_view(MemoryView::Unknown);
-    assert_eq!(master.sharing(), Sharing::Unknown);
+    assert_eq!(master.sharing(), Sharing::NotShared);
+    for view in [MemoryView::Partly, MemoryView::Unknown] {
+        master.set_memory_view(view);
+        assert_eq!((master.sharing(), master.memory_view()), (Sharing::Unknown, view));
+    }
 }
 
 #[test]
-fn a_view_that_becomes_private_stops_a_command_under_way() {
-    for opcode in [1, 3] {
-        let (mut master, mut memory) = (Master::new(WINDOW_SIZE), Memory::new(1 << 20));
+fn a_run_in_memory_that_is_not_shared_refuses_that_export_alone() {
+    let (mut master, mut memory) = (Master::new(WINDOW_SIZE), Memory::new(1 << 20));
+    memory.put_descriptor(3, 0);
+    assert_eq!(memory.command(&mut master, 3).0, CommandStatus::Ok);
+    master.set_memory_view(MemoryView::Partly);
+    for (fault, status) in [
+        (MemoryFault::NotShared, CommandStatus::NotShared),
+        (MemoryFault::TooManyRanges, CommandStatus::TooMany),
+        (MemoryFault::Unmapped, CommandStatus::MemoryFault),
+    ] {
         memory.put_export(0);
-        memory.put(DESCRIPTOR + 8, &[opcode]);
-        master.start_command(u32::from(opcode), DESCRIPTOR, COOKIE);
-        let (id, result) = memory.execute(master.poll_operation(|_, _| true).unwrap());
-        master.handle_done(id, result);
-        let (id, result) = memory.execute(master.poll_operation(|_, _| true).unwrap());
-        master.set_memory_view(MemoryView::Private);
-        master.handle_done(id, result);
-        assert_eq!((master.command_status(), master.is_quiet()), (CommandStatus::NotShared, true));
+        master.start_command(1, DESCRIPTOR, COOKIE);
+        // The descriptor and the list can be read, and the run can't.
+        for _ in 0..2 {
+            let (id, result) = memory.execute(master.poll_operation(|_, _| true).unwrap());
+            master.handle_done(id, result);
+        }
+        let touch = master.poll_operation(|_, _| true).unwrap();
+        master.handle_done(touch.id(), Err(fault));
+        assert_eq!((master.command_status(), master.sharing()), (status, Sharing::Shared));
     }
+    memory.put_export(0);
+    assert_eq!(memory.command(&mut master, 1).0, CommandStatus::Ok);
 }
 
 #[test]

@@ -16,6 +16,7 @@ impl Session {
     /// The peer gave a sign of life.
     pub(super) fn heard(&mut self, now: Instant) {
         self.unanswered = 0;
+        self.is_silent = false;
         self.count_from = Instant::ZERO;
         if self.proven {
             self.hello_at = now.after(self.hello_interval()).min(self.refresh_at);
