@@ -78,7 +78,9 @@ static int ardma_command_errno(struct ardma_adaptor *adaptor, u32 opcode, u32 st
 	case ARDMA_CMD_STATUS_BAD_OPCODE:
 		return -EOPNOTSUPP;
 	case ARDMA_CMD_STATUS_NOT_SHARED:
-		ardma_set_memory(adaptor, ARDMA_MEMORY_NOT_SHARED);
+		/* Of a list or a run it says nothing about the memory that the driver itself uses. */
+		if (ardma_read32(adaptor, ARDMA_REG_STATUS) & ARDMA_STATUS_MEMORY_PRIVATE)
+			ardma_set_memory(adaptor, ARDMA_MEMORY_NOT_SHARED);
 		return -EOPNOTSUPP;
 	case ARDMA_CMD_STATUS_MEMORY_FAULT:
 		return -ENXIO;

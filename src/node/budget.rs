@@ -6,9 +6,9 @@
 use crate::adaptor::memory::Segment;
 
 /// Work that a turn does for all parties together.
-const A_TURN: usize = 32 << 10;
+const A_TURN: usize = 8 << 10;
 /// The most for one of them: as much as keeps transfers at their full rate.
-const MOST: usize = 8 << 10;
+const MOST: usize = 2 << 10;
 /// The least, with however many.
 const LEAST: usize = 64;
 /// Bytes that count as one operation.
@@ -49,13 +49,13 @@ mod tests {
     #[test]
     fn a_turn_is_shared_among_all_and_spent_by_runs_and_bytes() {
         let shares = [0, 1, 4, 64, 256, 4096].map(|parties| Budget::of(parties).0);
-        assert_eq!(shares, [8192, 8192, 8192, 512, 128, 64]);
-        let mut budget = Budget::of(1).part(4);
-        budget.spend(&[Segment { address: 0, len: 8 }; 1000]);
-        assert_eq!(budget.0, 2048 - 1000 - 1 - 1);
-        budget.spend(&[Segment { address: 0, len: 1 << 22 }]);
+        assert_eq!(shares, [2048, 2048, 2048, 128, 64, 64]);
+        let mut budget = Budget::of(1).part(2);
+        budget.spend(&[Segment { address: 0, len: 8 }; 500]);
+        assert_eq!(budget.0, 1024 - 500 - 1);
+        budget.spend(&[Segment { address: 0, len: 1 << 20 }]);
         assert!(!budget.is_spent());
-        budget.spend(&[Segment { address: 0, len: 8 }; 100]);
+        budget.spend(&[Segment { address: 0, len: 1 << 20 }; 2]);
         assert!(budget.is_spent());
     }
 }

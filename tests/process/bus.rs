@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::guest::queue::{self, Entry, HEAD_SIZE, Queue, RESUME, SUBMISSION_SIZE, SUBMITTED};
 use super::guest::{self, Guest, READ, WRITE};
 use super::machine::{DEVICE, Machine, NESTED};
 use super::node::{Node, Place};
@@ -73,6 +74,41 @@ fn a_device_of_the_other_guests_bus_is_read_and_written_and_a_fault_is_told() {
     assert_eq!(stage.near.load(2, window + 8), [0xff; 4]);
     assert_eq!(stage.check(0), TARGET_FAULT << 8);
     assert_eq!(stage.machine.take_seen(), []);
+}
+
+#[test]
+fn a_long_write_that_fails_in_the_midst_is_of_unknown_outcome() {
+    const BASE: u64 = 1 << 20;
+    let mut stage = Stage::new();
+    let key = stage.near.register_memory(BASE, 1 << 20, 5);
+    let completions = 64 * SUBMISSION_SIZE + HEAD_SIZE;
+    let number = stage.near.create_queue(key, 5, (0, completions), 64);
+    let mut queue = Queue::new(BASE, BASE + completions, 64);
+    let mut run = |stage: &mut Stage, offset, len| {
+        let remote = stage.window + offset;
+        let entry =
+            Entry { opcode: queue::WRITE, node: 2, remote, len, key, local: 0x8000, ..Entry::default() };
+        queue.post(&stage.near, &entry);
+        if queue.must_ring(&stage.near) {
+            stage.near.ring_queue(number, SUBMITTED, queue.posted);
+        }
+        let begin = Instant::now();
+        loop {
+            if let Some(done) = queue.poll(&stage.near) {
+                stage.near.ring_queue(number, RESUME, queue.posted);
+                return (done.status, done.done, done.former);
+            }
+            assert!(begin.elapsed() < BOUND, "no completion");
+            std::thread::yield_now();
+        }
+    };
+    assert_eq!(run(&mut stage, 0xf00, 0x100), (0, 0x100, 0));
+    // Over the end of the device, and where there is none.
+    stage.near.set_memory(BASE + 0x8000, &[7; 0x200]);
+    assert_eq!(run(&mut stage, 0xf00, 0x200), (PARTIAL, 0, PARTIAL.into()));
+    assert_eq!(stage.machine.byte(DEVICE + 0xfff), Some(7), "a part was done");
+    assert_eq!(run(&mut stage, 0x1000, 8), (PARTIAL, 0, PARTIAL.into()));
+    assert_eq!(run(&mut stage, 0x1000, 1), (TARGET_FAULT, 0, 0));
 }
 
 #[test]

@@ -159,6 +159,17 @@ fn failures(guest: &mut Guest, node: u8) {
     }
 }
 
+/// Ranges over everything are asked about, as often as they are answered.
+fn ranges(guest: &mut Guest) {
+    for (at, word) in [(RANGE_START, 0), (RANGE_START + 4, 0), (RANGE_END, 0), (RANGE_END + 4, 1 << 24)] {
+        guest.write_register(at, word);
+    }
+    let begin = Instant::now();
+    while begin.elapsed() < A_WHILE {
+        assert_ne!(guest.register(RANGE_STATUS), u32::MAX);
+    }
+}
+
 fn resets(guest: &mut Guest) {
     let begin = Instant::now();
     while begin.elapsed() < A_WHILE {
@@ -199,4 +210,17 @@ fn a_guest_that_does_its_worst_holds_up_no_load_of_another_bus() {
     measure("resets", &mut resets);
     println!("{longest:?}");
     assert!(longest.iter().all(|&(_, time)| time < BOUND), "{longest:?}");
+}
+
+#[test]
+fn ranges_over_the_largest_space_hold_up_no_load_of_another_bus() {
+    let place = Place::new();
+    let second = place.socket(5).display().to_string();
+    let buses = ["--socket-path", &second, "--bus-bits", "2", "--peer", "1"];
+    let node = place.start(4, &[], &[&buses[..], &["--nodes", "256", "--window-size", "8G"]].concat());
+    let mut busy = Guest::attach(&place.socket(4));
+    let mut other = Guest::attach(&place.socket(5));
+    let longest = longest_load(&node, &mut other, || ranges(&mut busy));
+    println!("{longest:?}");
+    assert!(longest < BOUND, "{longest:?}");
 }

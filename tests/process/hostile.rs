@@ -275,6 +275,12 @@ fn floods() -> Vec<(&'static str, Channel, Vec<Body>)> {
         at: Location::memory(8),
         data: vec![1; 8].into(),
     };
+    let message = |n| Body::Write {
+        progress: progress(),
+        sequence: Sequence(n),
+        at: Location::io(8),
+        data: vec![1; 8].into(),
+    };
     let entries = vec![1; 512 * 64];
     vec![
         ("hello", Channel::Small, vec![hello(true), hello(false)]),
@@ -283,6 +289,7 @@ fn floods() -> Vec<(&'static str, Channel, Vec<Body>)> {
         ("inventory", Channel::Small, vec![Body::Inventory { version: 5, entries: entries.into() }]),
         ("batch", Channel::Bulk, (0..8).map(|n| batch(200 * n)).collect()),
         ("small", Channel::Small, (0..64).map(small).collect()),
+        ("messages", Channel::Small, (0..64).map(message).collect()),
         ("confirm", Channel::Bulk, vec![Body::Confirm { progress: progress(), sent: Sequence(1600) }]),
     ]
 }

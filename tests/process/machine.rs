@@ -114,7 +114,11 @@ impl State {
         let mut answer = message[..HEADER].to_vec();
         let mut body = Vec::new();
         let mut flags = REPLY;
-        if !(DEVICE..DEVICE_END).contains(&address) {
+        let inside = DEVICE..DEVICE_END;
+        if !inside.contains(&address) || address + count > DEVICE_END {
+            // As QEMU does: what is inside is done, and a fault reported.
+            let part = (address..).zip(data.iter().copied()).filter(|(at, _)| inside.contains(at));
+            self.registers.extend(part);
             flags |= ERROR;
             answer[12..16].copy_from_slice(&u32::try_from(libc::ENODEV).unwrap().to_le_bytes());
         } else if command == DMA_WRITE {

@@ -144,6 +144,7 @@ impl Operation {
             Some((at, code)) if self.is_touched && code.class() != Class::Unknown => {
                 (Code::Partial, at, code.bits().into())
             }
+            Some((at, Code::Partial)) => (Code::Partial, at, Code::Partial.bits().into()),
             Some((at, code)) => (code, at, 0),
         }
     }

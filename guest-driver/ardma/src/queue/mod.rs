@@ -106,7 +106,10 @@ impl Completion {
     /// Why it failed: the code, or, where a part of it was executed, that of the first part which was not.
     pub fn cause(&self) -> Code {
         match self.code() {
-            Code::Partial => u8::try_from(self.former).map_or(Code::Partial, Code::from_bits),
+            Code::Partial => match u8::try_from(self.former) {
+                Ok(0) | Err(_) => Code::Partial,
+                Ok(bits) => Code::from_bits(bits),
+            },
             code => code,
         }
     }

@@ -96,6 +96,23 @@ fn memory_that_is_not_lent_any_more_is_a_fault_of_the_one_who_lent_it() {
 }
 
 #[test]
+fn what_fails_in_the_midst_is_not_called_not_executed() {
+    let (mut master, _) = exporting();
+    for (fault, code) in [
+        (MemoryFault::Unmapped, Code::TargetFault),
+        (MemoryFault::Refused, Code::TargetFault),
+        (MemoryFault::Partial, Code::Partial),
+    ] {
+        for request in [write(2, 0, 0, b"bytes"), read(2, 0, 0, 8)] {
+            master.push(request).unwrap();
+            let operation = master.poll_operation(|_, _| true).unwrap();
+            master.handle_done(operation.id(), Err(fault));
+            assert_eq!(answers(&mut master), [(2, 0, code)]);
+        }
+    }
+}
+
+#[test]
 fn a_read_that_brings_another_number_of_bytes_is_a_target_fault() {
     let (mut master, _) = exporting();
     for bytes in [&b"1234567"[..], b"123456789", b""] {
