@@ -104,6 +104,9 @@ impl Model for Bounds {
             properties.push(Property::sometimes("requests travel together", |_, state: &State| {
                 state.ledger.travelled_together
             }));
+        }
+        // Only good answers go together, and of three the middle one is refused where its block is not exported.
+        if self.budget.bursts > 0 && self.exported >= self.blocks {
             properties.push(Property::sometimes("one answer is of several", |_, state: &State| {
                 state.ledger.answered_together
             }));

@@ -204,9 +204,8 @@ impl Node {
         // The first moment at which the clock shows that time.
         let nanos = passed.as_nanos() as u64;
         let moment = nanos.saturating_add(nanos / u64::from(LOST - 1));
-        (moment..)
-            .take(3)
-            .map(Instant::from_nanos)
+        (0..3)
+            .map(|later| Instant::from_nanos(moment.saturating_add(later)))
             .find(|&moment| self.clock(moment).since(Instant::ZERO) >= at)
     }
 
