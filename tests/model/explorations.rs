@@ -135,7 +135,7 @@ fn refused_requests() {
 /// A lease that is longer than the time to try outlives the epoch in which it was given.
 #[test]
 fn a_lease_longer_than_the_time_to_try() {
-    let short = Budget { writes: 2, reads: 1, checks: 1, losses: 2, delays: 2, ..Budget::NONE };
+    let short = Budget { writes: 2, reads: 1, checks: 1, losses: 2, delays: 1, ..Budget::NONE };
     let budget = budget(short, Budget { checks: 2, delays: 3, ..short });
     let timing = Timing { deadline: millis(126), lease: millis(96), ..TIMING };
     explore("long lease", Bounds { budget, timing, horizon: millis(70), ..Bounds::USUAL });
@@ -191,8 +191,8 @@ fn new_life(name: &str, failure: Budget) {
     let usual = Bounds { horizon: millis(200), recovers: true, ..Bounds::USUAL };
     let short = Budget { writes: 2, checks: 1, losses: 1, delays: 1, ..failure };
     explore(name, Bounds { budget: budget(short, Budget { delays: 2, ..short }), ..usual });
-    let short = Budget { losses: 0, kept: 1, ..short };
-    explore(name, Bounds { budget: budget(short, Budget { losses: 1, ..short }), ..usual });
+    let short = Budget { losses: 0, delays: 0, kept: 1, ..short };
+    explore(name, Bounds { budget: budget(short, Budget { losses: 1, delays: 1, ..short }), ..usual });
 }
 
 #[test]
