@@ -24,6 +24,11 @@ impl Chatter {
         Self::new(1024, Duration::from_millis(50))
     }
 
+    /// For what goes wrong in the same way many thousand times in a row.
+    pub const fn of_a_series() -> Self {
+        Self::new(2, Duration::from_secs(10))
+    }
+
     const fn new(at_once: u32, pause: Duration) -> Self {
         Self { lines: Allowance::new(at_once, pause), withheld: 0 }
     }
@@ -32,7 +37,7 @@ impl Chatter {
     pub fn log(&mut self, now: Instant, level: log::Level, line: impl Display) -> bool {
         let Some(withheld) = self.admit(now) else { return false };
         if withheld > 0 {
-            log::warn!("{withheld} lines about nodes, routers and resets were left out");
+            log::warn!("{withheld} lines like the next one were left out");
         }
         log::log!(level, "{line}");
         true

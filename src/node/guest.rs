@@ -13,6 +13,7 @@ use crate::adaptor::memory::{
 };
 use crate::adaptor::pci::msix::VECTORS;
 use crate::adaptor::{Adaptor, Busy, Completion, Instant, LoadTag, MemoryView, Region};
+use crate::chatter::Chatter;
 use crate::event_loop::Turn;
 use crate::poller::{Interest, Poller, Report, Token};
 use crate::reaper;
@@ -66,6 +67,8 @@ pub struct Guest {
     interest: Interest,
     waiting: Waiting,
     next_load: u64,
+    /// Says what memory was not mapped.
+    chatter: Chatter,
     /// The socket may hold more than was received.
     readable: bool,
     /// Something was handed in since the core was last told that there is nothing more.
@@ -96,6 +99,7 @@ impl Guest {
             waiting: Waiting::Nothing,
             // So that the answer to an earlier guest's load finds none of this one's.
             next_load: token.0 << 32,
+            chatter: Chatter::of_a_series(),
             readable: false,
             stirred: false,
         })
@@ -211,12 +215,11 @@ impl Guest {
                 let process = self.process;
                 let result = self.memory.map(&map, file, |file| sharing_in(process, file));
                 if let Err(error) = &result {
-                    log::warn!(
-                        "{}guest memory of {:#x} bytes at {:#x} not mapped: {error}",
-                        self.label,
-                        map.size,
-                        map.address
+                    let (label, size, address) = (&self.label, map.size, map.address);
+                    let line = format_args!(
+                        "{label}guest memory of {size:#x} bytes at {address:#x} not mapped: {error}"
                     );
+                    self.chatter.log(now, log::Level::Error, line);
                 }
                 self.connection.reply(token, result.map_err(|error| error.errno()));
                 adaptor.handle_memory_view(self.memory_view());
@@ -224,7 +227,9 @@ impl Guest {
             Request::DmaUnmap { token, unmap } => {
                 let result = self.memory.unmap(&unmap);
                 if let Err(error) = &result {
-                    log::warn!("{}guest memory at {:#x} not unmapped: {error}", self.label, unmap.address);
+                    let (label, address) = (&self.label, unmap.address);
+                    let line = format_args!("{label}guest memory at {address:#x} not unmapped: {error}");
+                    self.chatter.log(now, log::Level::Error, line);
                 }
                 self.connection.reply(token, result.map_err(|error| error.errno()));
                 adaptor.handle_memory_view(self.memory_view());
