@@ -5,8 +5,8 @@ declare -A adaptor_pid adaptor_port
 
 # How a node's guest is started: whether its memory is shared (see guest_memory; default: on), whether it may be reset and
 # has a monitor for that (yes or no; default: no, then a reset ends QEMU), its firmware (seabios or ovmf; default: seabios),
-# and more options for its QEMU.
-declare -A node_memory node_resets node_firmware node_qemu
+# more options for its QEMU, and more words for its kernel's command line.
+declare -A node_memory node_resets node_firmware node_qemu node_words
 # More options for a node's adaptor, and whether it has a guest (yes or no; default: yes).
 declare -A adaptor_options node_guest
 # For a node that is another bus of a node's adaptor: that node, which is bus 0, right before it and others of that kind.
