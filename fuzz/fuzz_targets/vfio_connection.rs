@@ -17,8 +17,8 @@ use assured_rdma::vfio::message::{
     SetIrqs,
 };
 use assured_rdma::vfio::{
-    Connection, ConnectionId, DeviceShape, DmaKind, DmaRefused, GuestMemory, Intake, Interrupts, MAX_DMA,
-    MAX_DMA_TRANSFER, ReplyToken, Request, Sharing,
+    Begin, Connection, ConnectionId, DeviceShape, DmaKind, DmaRefused, GuestMemory, Intake, Interrupts,
+    MAX_DMA, MAX_DMA_TRANSFER, ReplyToken, Request, Sharing,
 };
 use assured_rdma_fuzz::held::held;
 use libfuzzer_sys::fuzz_target;
@@ -437,7 +437,7 @@ fuzz_target!(|steps: Vec<Step>| {
                     } else {
                         MemoryOperation::Read { id, home: Home::Guest, segments }
                     };
-                    let _ = talk.memory.execute(&operation);
+                    let _ = talk.memory.execute(&operation, &Begin::WAITS);
                 }
             }
             assert!(held() < at_start + HELD_LIMIT, "bounded: {} bytes are held", held() - at_start);

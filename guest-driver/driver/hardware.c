@@ -231,9 +231,12 @@ int ardma_start(struct ardma_adaptor *adaptor)
 		ret = -ESTALE;
 		goto out;
 	}
-	/* Never 0 or all-ones, with which the function answers nothing in its spaces. */
-	adaptor->session = (lower_32_bits(incarnation) & ~BIT(31)) | 1;
-	ardma_write32(adaptor, ARDMA_REG_SESSION, adaptor->session);
+	/*
+	 * Never 0 or all-ones, with which the function answers nothing in its spaces. One that knows
+	 * no sessions reads as 0, and its checks have 0 there too.
+	 */
+	ardma_write32(adaptor, ARDMA_REG_SESSION, (lower_32_bits(incarnation) & ~BIT(31)) | 1);
+	adaptor->session = ardma_read32(adaptor, ARDMA_REG_SESSION);
 	ardma_write32(adaptor, ARDMA_REG_QUEUE_VECTOR, adaptor->queue_vector);
 	ardma_write32(adaptor, ARDMA_REG_EVENT_ENABLE,
 		      ARDMA_FILE_EVENTS | ARDMA_EVENT_COMMAND | ARDMA_EVENT_QUEUE);

@@ -5,7 +5,6 @@ use core::time::Duration;
 use super::channel::Channel;
 use super::function::event;
 use super::memory::MemoryOperation;
-use super::transaction::RequestKind;
 use super::{Adaptor, Instant};
 
 impl Adaptor {
@@ -38,7 +37,7 @@ impl Adaptor {
     /// The master unit's next memory operation.
     fn poll_master(&mut self, now: Instant) -> Option<MemoryOperation> {
         let mesh = &self.mesh;
-        let may_execute = |origin, kind: &RequestKind| mesh.may_execute(now, origin, kind.direction());
+        let may_execute = |origin, direction| mesh.may_execute(now, origin, direction);
         let operation = self.master.poll_operation(may_execute);
         self.collect_answers();
         self.tell_of_messages(now);

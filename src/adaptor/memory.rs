@@ -46,7 +46,8 @@ pub struct Source {
     pub len: usize,
 }
 
-/// Gives the bytes of a [`Source`], or says why there are none: the shell's way into its guest's memory.
+/// Gives the bytes of a [`Source`], or says why there are none: the shell's way into its guest's memory. After
+/// [`MemoryFault::Absent`] nothing is sent that has to come later, until [`super::Adaptor::handle_source_pages`].
 pub type Load<'a> = dyn FnMut(&Source) -> MemoryResult + 'a;
 
 /// Memory of another bus of this process that a transaction brings bytes from. It is read when the transaction is executed, if
@@ -212,6 +213,10 @@ pub enum MemoryFault {
     Refused,
     /// The bus that lent memory for it has that no more.
     Lender,
+    /// Too many page faults wait to be served already.
+    Busy,
+    /// Its pages are being brought in. Only a [`Load`] says so.
+    Absent,
     /// It failed in the midst: a part of it was done, or may have been.
     Partial,
 }

@@ -300,6 +300,43 @@ impl Adaptor {
         }
     }
 
+    /// Whether an operation that was handed out may still be begun: its lease has not ended, nor has it been given up. Ask this after
+    /// everything that takes time, just before the first byte.
+    pub fn may_begin(&self, now: Instant, id: OperationId) -> bool {
+        if Engine::is_own(id) {
+            return self.engine.may_begin(id);
+        }
+        let may_execute = |origin, direction| self.mesh.may_execute(now, origin, direction);
+        self.master.may_begin(id, may_execute)
+    }
+
+    /// An operation that was handed out was not begun, and its pages are to be brought in; or its lease has ended. It comes again from
+    /// [`Self::poll_memory`] after [`Self::handle_pages`], under the same name, if it may be executed then.
+    pub fn handle_page_fault(&mut self, now: Instant, operation: MemoryOperation) {
+        if Engine::is_own(operation.id()) {
+            self.engine.put_back(operation);
+        } else if self.master.put_back(operation) {
+            self.run(now);
+        }
+    }
+
+    /// The pages that an operation waits for are there, or can't be had. One that was given up meanwhile is ignored.
+    pub fn handle_pages(&mut self, now: Instant, id: OperationId, result: Result<(), MemoryFault>) {
+        if Engine::is_own(id) {
+            self.engine.handle_pages(now, id, result);
+            self.pass_on_engine(now);
+        } else if self.master.handle_pages(id, result) {
+            self.run(now);
+        } else {
+            self.collect_answers();
+        }
+    }
+
+    /// The pages with the bytes of the next packet for `to`, which were [`MemoryFault::Absent`], are there, or can't be had.
+    pub fn handle_source_pages(&mut self, to: NodeId, result: Result<(), MemoryFault>) {
+        self.mesh.handle_pages(to, result);
+    }
+
     /// Tells guest and operator when it becomes known whether the guest's memory is shared.
     fn note_sharing(&mut self) {
         let sharing = self.master.sharing();

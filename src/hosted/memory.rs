@@ -14,7 +14,7 @@ use vm_memory::FileOffset;
 
 use super::{HostedDevice, Problem};
 use crate::adaptor::memory::{AtomicAction, MemoryFault};
-use crate::mapped::{Mapping, Piece};
+use crate::mapped::{Mapping, Piece, Presence};
 
 /// See the module.
 pub(super) struct Memory {
@@ -88,23 +88,25 @@ impl Memory {
         Ok(Self { mapping })
     }
 
-    fn piece(&self, offset: u64, len: usize, write: bool) -> Result<Piece<'_>, MemoryFault> {
-        let piece = self.mapping.piece(offset, len as u64).ok_or(MemoryFault::Refused)?;
-        piece.prepare(write)?;
-        Ok(piece)
+    fn piece(&self, offset: u64, len: usize) -> Result<Piece<'_>, MemoryFault> {
+        self.mapping.piece(offset, len as u64).ok_or(MemoryFault::Refused)
     }
 }
 
 impl HostedDevice for Memory {
+    fn presence(&self, offset: u64, len: usize, write: bool, served: bool) -> Result<Presence, MemoryFault> {
+        self.piece(offset, len)?.presence(write, served)
+    }
+
     fn read(&mut self, offset: u64, data: &mut [u8]) -> Result<(), MemoryFault> {
-        self.piece(offset, data.len(), false)?.load(data)
+        self.piece(offset, data.len())?.load(data)
     }
 
     fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
-        self.piece(offset, data.len(), true)?.store(data)
+        self.piece(offset, data.len())?.store(data)
     }
 
     fn atomic(&mut self, offset: u64, action: AtomicAction) -> Result<u64, MemoryFault> {
-        self.piece(offset, size_of::<u64>(), true)?.atomic(action)
+        self.piece(offset, size_of::<u64>())?.atomic(action)
     }
 }

@@ -16,17 +16,33 @@ use thiserror::Error;
 
 use crate::adaptor::address::Space;
 use crate::adaptor::master::{GRAIN, HostedWindow};
-use crate::adaptor::memory::{AtomicAction, DeviceId, MemoryFault, MemoryOperation, MemoryResult};
+use crate::adaptor::memory::{AtomicAction, DeviceId, MemoryFault, MemoryOperation, MemoryResult, Segment};
 use crate::config::format_size;
+use crate::mapped::{Attempt, Begin, Presence};
 use memory::{MadeFile, Memory};
 use scratchpad::{ALIASES, Scratchpad};
 
 /// What is behind a window.
 ///
-/// Both methods are called in the event loop, so that everything waits for them: links, guests, and other devices. They do all of
+/// All methods are called in the event loop, so that everything waits for them: links, guests, and other devices. They do all of
 /// what is asked for, or nothing; a fault is a *target fault* at the node that asked. It need not have asked lately: a read may
 /// be of a node that has given up on it, so that reading has no effect.
 pub trait HostedDevice {
+    /// Whether these bytes can be read, or written, without waiting for anything outside. `served` says that what was missing has just been
+    /// brought in. A device that never waits says nothing else than this.
+    ///
+    /// # Errors
+    /// Where the device has no such bytes.
+    fn presence(
+        &self,
+        _offset: u64,
+        _len: usize,
+        _write: bool,
+        _served: bool,
+    ) -> Result<Presence, MemoryFault> {
+        Ok(Presence::Here)
+    }
+
     /// Reads from the byte `offset` of the device on; in the I/O space this is one access, else any number of bytes that a
     /// transaction can have.
     ///
@@ -166,14 +182,21 @@ impl Devices {
     }
 
     /// Executes an operation of a device, whole or not at all.
-    ///
-    /// # Errors
-    /// Where there is no such device, or it refuses.
-    pub fn execute(&mut self, device: DeviceId, operation: &MemoryOperation) -> MemoryResult {
-        let device = self.devices.get_mut(usize::from(device.0)).ok_or(MemoryFault::Unmapped)?;
-        let result = device.execute(operation);
+    pub fn execute(&mut self, device: DeviceId, operation: &MemoryOperation, begin: &Begin<'_>) -> Attempt {
+        let Some(found) = self.devices.get_mut(usize::from(device.0)) else {
+            return MemoryFault::Unmapped.into();
+        };
+        let attempt = found.execute(operation, begin);
         // Refusals are other nodes' doing.
-        if matches!(result, Err(MemoryFault::Unmapped | MemoryFault::Partial))
+        if matches!(attempt, Attempt::Done(Err(MemoryFault::Unmapped | MemoryFault::Partial))) {
+            self.note_failure(device);
+        }
+        attempt
+    }
+
+    /// The pages of a device can't be had: the operator is told once.
+    pub fn note_failure(&mut self, device: DeviceId) {
+        if let Some(device) = self.devices.get_mut(usize::from(device.0))
             && !core::mem::replace(&mut device.failed, true)
         {
             log::error!(
@@ -181,14 +204,25 @@ impl Devices {
                 device.name
             );
         }
-        result
     }
 }
 
 impl Device {
-    fn execute(&mut self, operation: &MemoryOperation) -> MemoryResult {
+    fn execute(&mut self, operation: &MemoryOperation, begin: &Begin<'_>) -> Attempt {
         // A device has one window of one run.
-        let [segment] = operation.segments() else { return Err(MemoryFault::Refused) };
+        let [segment] = operation.segments() else { return MemoryFault::Refused.into() };
+        let write = !matches!(operation, MemoryOperation::Read { .. });
+        match self.inner.presence(segment.address, segment.len, write, begin.served) {
+            Ok(Presence::Here) => {}
+            Ok(Presence::Now) if (begin.allowed)() => {}
+            Ok(Presence::Now) => return Attempt::Late,
+            Ok(Presence::Absent(pages)) => return Attempt::Absent(vec![pages]),
+            Err(fault) => return fault.into(),
+        }
+        Attempt::Done(self.perform(operation, segment))
+    }
+
+    fn perform(&mut self, operation: &MemoryOperation, segment: &Segment) -> MemoryResult {
         match operation {
             MemoryOperation::Read { .. } => {
                 let mut data = vec![0; segment.len];

@@ -37,13 +37,15 @@ fn write(devices: &mut Devices, device: u16, address: u64, data: &'static [u8]) 
     let home = Home::Hosted(DeviceId(device));
     let segments = vec![Segment { address, len: data.len() }];
     let data = Bytes::from_static(data);
-    devices.execute(DeviceId(device), &MemoryOperation::Write { id: OperationId(0), home, segments, data })
+    let operation = MemoryOperation::Write { id: OperationId(0), home, segments, data };
+    devices.execute(DeviceId(device), &operation, &Begin::WAITS).done().unwrap()
 }
 
 fn read(devices: &mut Devices, device: u16, address: u64, len: usize) -> MemoryResult {
     let home = Home::Hosted(DeviceId(device));
     let segments = vec![Segment { address, len }];
-    devices.execute(DeviceId(device), &MemoryOperation::Read { id: OperationId(0), home, segments })
+    let operation = MemoryOperation::Read { id: OperationId(0), home, segments };
+    devices.execute(DeviceId(device), &operation, &Begin::WAITS).done().unwrap()
 }
 
 #[test]

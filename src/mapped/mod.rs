@@ -8,18 +8,24 @@
 //! copy of 4 KiB 0.4; `pwrite` or `process_vm_writev` instead of the copy would cost 1.7 us and would not keep the order of
 //! stores.) A file that is cut during the copy itself is found as well: the mapping is lost then, and the copy may have been
 //! done in part.
+//!
+//! A page that is not in memory may take long to come, so [`Piece::presence`] is asked before each access; the [`pager`] brings it in.
 
 mod direct;
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects)]
 pub mod huge_pages;
 mod ordered;
+pub mod pager;
+mod presence;
 mod region;
 mod trap;
 
-use crate::adaptor::memory::{AtomicAction, MemoryFault};
+use crate::adaptor::memory::{AtomicAction, MemoryFault, MemoryResult};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 pub use direct::copy;
+use presence::Origin;
+pub use presence::{Pages, Presence, look_for_swap};
 pub use region::Held;
 use region::Region;
 use std::fs::File;
@@ -47,7 +53,70 @@ pub struct Mapping {
 /// Some bytes of a mapping.
 pub struct Piece<'a> {
     slice: VolatileSlice<'a>,
+    /// Where in the mapping they begin.
+    start: usize,
     mapping: &'a Mapping,
+}
+
+/// What came of an attempt at an operation.
+#[derive(Debug)]
+pub enum Attempt {
+    /// It has ended.
+    Done(MemoryResult),
+    /// Nothing was done, as it may not be begun any more.
+    Late,
+    /// Nothing was done, as these pages of its own memory have to be brought in before.
+    Absent(Vec<Pages>),
+    /// The same, with pages of the memory that was lent for it.
+    LenderAbsent(Vec<Pages>),
+}
+
+impl From<MemoryFault> for Attempt {
+    fn from(fault: MemoryFault) -> Self {
+        Self::Done(Err(fault))
+    }
+}
+
+impl Attempt {
+    /// How the operation ended; `None` where nothing was done.
+    pub fn done(self) -> Option<MemoryResult> {
+        match self {
+            Self::Done(result) => Some(result),
+            Self::Late | Self::Absent(_) | Self::LenderAbsent(_) => None,
+        }
+    }
+}
+
+/// What is known of an operation when it is attempted.
+pub struct Begin<'a> {
+    /// Its pages were brought in just now.
+    pub served: bool,
+    /// So were those that were lent.
+    pub lender_served: bool,
+    /// Whether it may still be begun. Asked after everything that may have taken time, and before the first byte.
+    pub allowed: &'a dyn Fn() -> bool,
+}
+
+impl Begin<'static> {
+    /// For an operation that needs no leave, and may wait for its pages.
+    pub const WAITS: Self = Self { served: true, lender_served: true, allowed: &|| true };
+}
+
+/// Makes sure that what follows finds all the bytes. Returns whether that may have taken time; or what else is to be said.
+///
+/// # Errors
+/// What the attempt has come to, where it can't go on.
+pub fn prepare(pieces: &[Piece<'_>], write: bool, served: bool) -> Result<bool, Attempt> {
+    let mut took_time = false;
+    let mut absent = Vec::new();
+    for piece in pieces {
+        match piece.presence(write, served)? {
+            Presence::Here => {}
+            Presence::Now => took_time = true,
+            Presence::Absent(pages) => absent.push(pages),
+        }
+    }
+    if absent.is_empty() { Ok(took_time) } else { Err(Attempt::Absent(absent)) }
 }
 
 impl Mapping {
@@ -62,8 +131,8 @@ impl Mapping {
         if huge.is_some() && !(len.is_multiple_of(page) && place.start().is_multiple_of(page as u64)) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // A pool of huge pages may be empty.
-        let steady = huge.is_none() && is_sealed(place.file());
+        let origin = Origin::of(place.file(), is_sealed(place.file()), writable);
+        let steady = !origin.may_be_cut();
         let metadata = place.file().metadata()?;
         if !steady {
             trap::arm()?;
@@ -72,7 +141,7 @@ impl Mapping {
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let memory = MmapRegion::build(Some(place), len, protection, flags).map_err(system_error)?;
         let file = Some((metadata.dev(), metadata.ino()));
-        Ok(Self { region: Region::new(memory), file, steady, page, lost: AtomicBool::new(false) })
+        Ok(Self { region: Region::new(memory, origin), file, steady, page, lost: AtomicBool::new(false) })
     }
 
     /// New memory of `len` bytes, all 0, that nobody else sees.
@@ -83,7 +152,7 @@ impl Mapping {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let memory = MmapRegion::build(None, len, libc::PROT_READ | libc::PROT_WRITE, flags);
         let memory = memory.map_err(system_error)?;
-        let (region, lost) = (Region::new(memory), AtomicBool::new(false));
+        let (region, lost) = (Region::new(memory, Origin::Memory), AtomicBool::new(false));
         Ok(Self { region, file: None, steady: true, page: page_size(), lost })
     }
 
@@ -95,8 +164,9 @@ impl Mapping {
     /// `len` bytes from the byte `start` on; `None` where they do not lie in it.
     pub fn piece(&self, start: u64, len: u64) -> Option<Piece<'_>> {
         let memory = self.region.memory()?;
-        let slice = memory.get_slice(usize::try_from(start).ok()?, usize::try_from(len).ok()?).ok()?;
-        Some(Piece { slice, mapping: self })
+        let start = usize::try_from(start).ok()?;
+        let slice = memory.get_slice(start, usize::try_from(len).ok()?).ok()?;
+        Some(Piece { slice, start, mapping: self })
     }
 }
 
@@ -104,17 +174,6 @@ impl Piece<'_> {
     /// Its length in bytes.
     pub fn len(&self) -> usize {
         self.slice.len()
-    }
-
-    /// Makes sure that what follows finds all the bytes.
-    ///
-    /// # Errors
-    /// Where it would not.
-    pub fn prepare(&self, write: bool) -> Result<(), MemoryFault> {
-        if self.mapping.is_lost() {
-            return Err(MemoryFault::Unmapped);
-        }
-        if self.mapping.steady { Ok(()) } else { fault_in(&self.slice, write) }
     }
 
     /// Copies the bytes out. Both have the same length.
@@ -201,28 +260,6 @@ fn is_sealed(file: &File) -> bool {
     // SAFETY: F_GET_SEALS takes no argument and touches no memory of ours.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
     seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
-}
-
-/// Makes the pages present, so that the copy that follows finds them.
-fn fault_in(slice: &VolatileSlice<'_>, write: bool) -> Result<(), MemoryFault> {
-    let guard = slice.ptr_guard_mut();
-    let begin = guard.as_ptr();
-    let into_page = begin.addr() & page_size().wrapping_sub(1);
-    let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-    let len = slice.len().saturating_add(into_page);
-    loop {
-        // SAFETY: the pages lie in a mapping that `slice` borrows, which begins at a page; populating changes no contents.
-        let result = unsafe { libc::madvise(begin.wrapping_byte_sub(into_page).cast(), len, advice) };
-        if result == 0 {
-            return Ok(());
-        }
-        match io::Error::last_os_error().raw_os_error() {
-            Some(libc::EINTR | libc::EAGAIN) => {}
-            // A kernel before 5.14 can't tell.
-            Some(libc::EINVAL) => return Ok(()),
-            _ => return Err(MemoryFault::Unmapped),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use vm_memory::MmapRegion;
 
+use super::presence::Origin;
 use crate::reaper;
 
 /// Taking a mapping of fewer bytes apart takes the kernel about a millisecond at most.
@@ -20,11 +21,17 @@ const STEP: usize = 32 << 20;
 pub struct Region {
     /// `None` only while it is dropped.
     memory: Option<MmapRegion>,
+    origin: Origin,
 }
 
 impl Region {
-    pub fn new(memory: MmapRegion) -> Arc<Self> {
-        Arc::new(Self { memory: Some(memory) })
+    pub fn new(memory: MmapRegion, origin: Origin) -> Arc<Self> {
+        Arc::new(Self { memory: Some(memory), origin })
+    }
+
+    /// What its pages come from.
+    pub const fn origin(&self) -> &Origin {
+        &self.origin
     }
 
     pub const fn memory(&self) -> Option<&MmapRegion> {

@@ -1,6 +1,10 @@
 use super::huge_pages::{HUGE, Pool, huge_file};
+use super::pager::{Group, Pager, Served, Waiter};
 use super::*;
+use crate::adaptor::address::NodeId;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use vm_memory::FileOffset;
 
 const LEN: usize = 0x4000;
@@ -24,7 +28,7 @@ fn a_piece_lies_in_its_mapping_or_is_none() {
         assert!(memory.piece(start, count).is_none(), "{count} from {start}");
     }
     let piece = memory.piece(0x1ffc, 8).unwrap();
-    piece.prepare(true).unwrap();
+    assert!(matches!(piece.presence(true, false), Ok(Presence::Here)));
     piece.store(b"assured!").unwrap();
     let mut data = [0; 4];
     memory.piece(0x2000, 4).unwrap().load(&mut data).unwrap();
@@ -38,10 +42,10 @@ fn a_file_that_is_cut_before_a_copy_is_found_and_works_again_when_it_is_mended()
     let piece = memory.piece(0x2ff8, 16).unwrap();
     file.set_len(0x3000).unwrap();
     for write in [true, false] {
-        assert_eq!(piece.prepare(write), Err(MemoryFault::Unmapped));
+        assert!(matches!(piece.presence(write, true), Err(MemoryFault::Unmapped)));
     }
     file.set_len(LEN as u64).unwrap();
-    piece.prepare(true).unwrap();
+    piece.presence(true, true).unwrap();
     piece.store(&[7; 16]).unwrap();
 }
 
@@ -51,15 +55,15 @@ fn a_file_that_is_cut_in_the_midst_of_a_copy_is_found_and_the_mapping_lost() {
         let file = file_of(LEN as u64);
         let memory = mapped(&file);
         let piece = memory.piece(0x1800, 0x2000).unwrap();
-        piece.prepare(write).unwrap();
+        piece.presence(write, true).unwrap();
         file.set_len(0x2000).unwrap();
         let copied = if write { piece.store(&[7; 0x2000]) } else { piece.load(&mut [0; 0x2000]) };
         let fault = if write { MemoryFault::Partial } else { MemoryFault::Unmapped };
         assert_eq!(copied, Err(fault));
         // Pages that are not the file's lie in it now, and nobody may take them for it.
         file.set_len(LEN as u64).unwrap();
-        assert_eq!(piece.prepare(write), Err(MemoryFault::Unmapped));
-        assert_eq!(memory.piece(0, 8).unwrap().prepare(write), Err(MemoryFault::Unmapped));
+        assert!(matches!(piece.presence(write, true), Err(MemoryFault::Unmapped)));
+        assert!(matches!(memory.piece(0, 8).unwrap().presence(write, true), Err(MemoryFault::Unmapped)));
         // Another mapping of it is not concerned, in the same thread or not.
         let other = mapped(&file);
         other.piece(0, 8).unwrap().store(&[1; 8]).unwrap();
@@ -74,7 +78,7 @@ fn huge_pages_that_go_in_the_midst_of_a_copy_are_found_and_the_mapping_lost() {
         let place = FileOffset::from_arc(Arc::clone(&file), 0);
         let memory = Mapping::of_file(place, 2 * HUGE as usize, true).unwrap();
         let piece = memory.piece(HUGE - 0x800, 0x3000).unwrap();
-        piece.prepare(write).unwrap();
+        piece.presence(write, true).unwrap();
         file.set_len(HUGE).unwrap();
         let copied = if write { piece.store(&[7; 0x3000]) } else { piece.load(&mut [0; 0x3000]) };
         assert_eq!(copied, Err(if write { MemoryFault::Partial } else { MemoryFault::Unmapped }));
@@ -156,4 +160,46 @@ fn what_may_be_gone_or_the_same_bytes_is_not_copied_without_a_buffer() {
     assert!(!whole(&one, &two), "two mappings of one file");
     let unsteady = mapped(&file_of(LEN as u64));
     assert!(!whole(&unsteady, &one) && !whole(&one, &unsteady));
+}
+
+#[test]
+fn pages_of_a_file_are_brought_in_by_a_thread_and_those_that_can_not_be_slow_are_here() {
+    let memory = mapped(&sealed(LEN));
+    for write in [true, false] {
+        assert!(matches!(memory.piece(0, LEN as u64).unwrap().presence(write, false), Ok(Presence::Here)));
+    }
+    // Where the temporary directory is memory, nothing is slow there.
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("target");
+    let file = Arc::new(tempfile::tempfile_in(directory).unwrap());
+    file.set_len(LEN as u64).unwrap();
+    let memory = mapped(&file);
+    let piece = memory.piece(0x1ff8, 16).unwrap();
+    let Ok(Presence::Absent(pages)) = piece.presence(true, false) else { panic!("it may have to be read") };
+    let mut pager = Pager::new().unwrap();
+    let (group, waiter) = (Group::Guest(0), Waiter::Packet(0, NodeId(1)));
+    assert!(!pager.has_served(waiter, group));
+    pager.bring_in(group, waiter, vec![pages.clone()]).unwrap();
+    // They stay mapped for the thread, whatever becomes of who asked.
+    let other = mapped(&file);
+    drop(memory);
+    let begin = Instant::now();
+    let served = loop {
+        assert!(begin.elapsed() < Duration::from_secs(20), "they do not come");
+        if let Some(served) = pager.poll() {
+            break served;
+        }
+    };
+    assert_eq!(served, Served { waiter, group, result: Ok(()) });
+    assert!(pager.has_served(waiter, group) && !pager.has_served(waiter, Group::Guest(1)));
+    pager.forget(waiter);
+    assert!(!pager.has_served(waiter, group));
+    // Now they are in memory, so that a read does not wait; a write may be begun where it was told that they are there.
+    let piece = other.piece(0x1ff8, 16).unwrap();
+    assert!(matches!(piece.presence(false, false), Ok(Presence::Now)));
+    assert!(matches!(piece.presence(true, true), Ok(Presence::Now)));
+    // What is cut meanwhile is found.
+    file.set_len(0).unwrap();
+    assert_eq!(pages.bring_in(), Err(MemoryFault::Unmapped));
+    assert!(matches!(piece.presence(true, true), Err(MemoryFault::Unmapped)));
+    assert!(matches!(piece.presence(false, false), Ok(Presence::Absent(_)) | Err(MemoryFault::Unmapped)));
 }

@@ -15,6 +15,7 @@ use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult, Operati
 use crate::adaptor::{Adaptor, Completion, Instant, MemoryView};
 use crate::descriptors;
 use crate::event_loop::Turn;
+use crate::mapped::{Attempt, Begin};
 use crate::poller::{Interest, Poller, Report, Token};
 use crate::vfio::{Connection, DeviceShape, Listener};
 
@@ -109,22 +110,32 @@ impl Bus {
     }
 
     /// Executes an operation on the guest's memory, or begins one on its bus, whose end comes from [`Self::poll_done`]; `None` then.
-    pub fn execute(&mut self, operation: &MemoryOperation) -> Option<MemoryResult> {
+    pub fn execute(&mut self, operation: &MemoryOperation, begin: &Begin<'_>) -> Option<Attempt> {
         match &mut self.guest {
-            Some(guest) => guest.execute(operation),
-            None => Some(Err(MemoryFault::Unmapped)),
+            Some(guest) => guest.execute(operation, begin),
+            None => Some(MemoryFault::Unmapped.into()),
         }
     }
 
     /// Copies bytes of the guest's memory out; without a guest there are none.
-    pub fn load(&self, source: &Source) -> MemoryResult {
-        self.guest.as_ref().map_or(Err(MemoryFault::Unmapped), |guest| guest.load(source))
+    pub fn load(&self, source: &Source, begin: &Begin<'_>) -> Attempt {
+        let guest = self.guest.as_ref();
+        guest.map_or(MemoryFault::Unmapped.into(), |guest| guest.load(source, begin))
     }
 
     /// Copies memory of the other bus's guest, whole or not at all, into segments of this one's.
-    pub fn copy_from(&self, segments: &[Segment], other: &Self, source: &Source) -> MemoryResult {
-        let guest = self.guest.as_ref().ok_or(MemoryFault::Unmapped)?;
-        guest.copy_from(segments, other.guest.as_ref().ok_or(MemoryFault::Lender)?, source)
+    pub fn copy_from(
+        &self,
+        segments: &[Segment],
+        other: &Self,
+        source: &Source,
+        begin: &Begin<'_>,
+    ) -> Attempt {
+        match (&self.guest, &other.guest) {
+            (None, _) => MemoryFault::Unmapped.into(),
+            (Some(_), None) => MemoryFault::Lender.into(),
+            (Some(guest), Some(other)) => guest.copy_from(segments, other, source, begin),
+        }
     }
 
     /// An operation on the guest's bus that has ended.

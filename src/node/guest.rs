@@ -14,6 +14,7 @@ use crate::adaptor::memory::{
 use crate::adaptor::pci::msix::VECTORS;
 use crate::adaptor::{Adaptor, Busy, Completion, Instant, LoadTag, MemoryView, Region};
 use crate::event_loop::Turn;
+use crate::mapped::{Attempt, Begin};
 use crate::poller::{Interest, Poller, Report, Token};
 use crate::reaper;
 use crate::vfio::{
@@ -288,14 +289,14 @@ impl Guest {
     }
 
     /// Executes an operation on the guest's memory, or begins one on its bus, whose end comes from [`Self::poll_done`]; `None` then.
-    pub fn execute(&mut self, operation: &MemoryOperation) -> Option<MemoryResult> {
+    pub fn execute(&mut self, operation: &MemoryOperation, begin: &Begin<'_>) -> Option<Attempt> {
         if operation.home() == Home::Guest {
-            return Some(self.memory.execute(operation));
+            return Some(self.memory.execute(operation, begin));
         }
-        let [segment] = operation.segments() else { return Some(Err(MemoryFault::Refused)) };
+        let [segment] = operation.segments() else { return Some(MemoryFault::Refused.into()) };
         // A device's memory (ivshmem's, for one) is reached as the guest's is: what QEMU is asked for may land after a reset.
         if self.memory.holds(segment) {
-            return Some(self.memory.execute(operation));
+            return Some(self.memory.execute(operation, begin));
         }
         let kind = match operation {
             MemoryOperation::Read { .. } => DmaKind::Read(segment.len),
@@ -304,28 +305,34 @@ impl Guest {
             | MemoryOperation::Touch { .. }
             | MemoryOperation::Transfer { .. }
             | MemoryOperation::Atomic { .. } => {
-                return Some(Err(MemoryFault::Refused));
+                return Some(MemoryFault::Refused.into());
             }
         };
         match self.connection.send_dma(operation.id(), segment.address, &kind) {
             Ok(()) => None,
-            Err(_) => Some(Err(MemoryFault::Refused)),
+            Err(_) => Some(MemoryFault::Refused.into()),
         }
     }
 
     /// Copies bytes of the guest's memory out.
-    pub fn load(&self, source: &Source) -> MemoryResult {
+    pub fn load(&self, source: &Source, begin: &Begin<'_>) -> Attempt {
         match source.home {
-            Home::Guest => self.memory.load(&source.segments),
-            Home::Bus | Home::Hosted(_) => Err(MemoryFault::Refused),
+            Home::Guest => self.memory.load(&source.segments, begin),
+            Home::Bus | Home::Hosted(_) => MemoryFault::Refused.into(),
         }
     }
 
     /// Copies memory of the other guest, whole or not at all, into segments of this one's.
-    pub fn copy_from(&self, segments: &[Segment], other: &Self, source: &Source) -> MemoryResult {
+    pub fn copy_from(
+        &self,
+        segments: &[Segment],
+        other: &Self,
+        source: &Source,
+        begin: &Begin<'_>,
+    ) -> Attempt {
         match source.home {
-            Home::Guest => self.memory.copy_from(segments, &other.memory, &source.segments),
-            Home::Bus | Home::Hosted(_) => Err(MemoryFault::Lender),
+            Home::Guest => self.memory.copy_from(segments, &other.memory, &source.segments, begin),
+            Home::Bus | Home::Hosted(_) => MemoryFault::Lender.into(),
         }
     }
 

@@ -6,8 +6,10 @@
 mod budget;
 mod bus;
 mod guest;
+mod memory;
 mod outputs;
 
+use core::time::Duration;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -26,16 +28,22 @@ use crate::config::{Config, format_size};
 use crate::descriptors;
 use crate::event_loop::{Clock, EventLoop, Service, Turn};
 use crate::hosted::{self, Devices};
+use crate::mapped;
+use crate::mapped::pager::Pager;
 use crate::net::{self, Company, Credentials, Links};
-use crate::poller::{Poller, Report, Token};
+use crate::poller::{Interest, Poller, Report, Token};
 use crate::router::Paths;
 use crate::vfio::ListenError;
 
 /// Whose report it is shows in the token: the links' go from here, those of the buses from there on.
 const LINKS: Token = Token(1);
+const PAGER: Token = Token(1 << 61);
 const BUSES: Token = Token(1 << 62);
 /// How many tokens each bus has, as a shift: one for each guest that it will ever have.
 const BUS_TOKENS: u32 = 48;
+
+/// How often it is found out whether this host swaps.
+const LOOK_FOR_SWAP: Duration = Duration::from_secs(1);
 
 /// Why a node could not be started, or go on. Nothing is left behind.
 #[derive(Debug, Error)]
@@ -72,6 +80,9 @@ pub struct Node {
     locals: Vec<Local>,
     links: Links,
     paths: Paths,
+    pager: Pager,
+    /// When to find out again whether this host swaps.
+    swap_at: Instant,
 }
 
 /// Runs an adaptor until the process is told to stop. With `credentials`, the links use TLS.
@@ -172,12 +183,18 @@ impl Node {
         backplane::join(now, &mut locals.iter_mut().map(|local| &mut local.adaptor).collect::<Vec<_>>());
         log_start(config, incarnation);
         let paths = Paths::new(config.buses);
-        Ok(Self { clock, locals, links, paths })
+        let pager = Pager::new()?;
+        poller.add(&pager, PAGER, Interest::READ)?;
+        let swap_at = Instant::ZERO;
+        Ok(Self { clock, locals, links, paths, pager, swap_at })
     }
 }
 
 impl Service for Node {
     fn handle_report(&mut self, now: Instant, report: Report) {
+        if report.token == PAGER {
+            return self.pager.handle_report();
+        }
         let Some(bus) = report.token.0.checked_sub(BUSES.0) else {
             return self.links.handle_report(now, report);
         };
@@ -189,15 +206,21 @@ impl Service for Node {
 
     /// Hands what has arrived to the core and carries out what it says.
     fn turn(&mut self, now: Instant) -> Turn {
+        if self.swap_at <= now {
+            self.swap_at = now.after(LOOK_FOR_SWAP);
+            mapped::look_for_swap();
+        }
         self.links.handle_timeout(now);
         let buses = self.locals.len();
         for local in &mut self.locals {
             local.budget = Budget::of(buses);
         }
-        let mut turn = Turn::of(self.receive(now));
-        for local in &mut self.locals {
-            turn = turn.max(local.take_in(now));
-            local.probe(now);
+        let mut turn = Turn::of(self.serve_faults(now) | self.receive(now));
+        for number in 0..buses {
+            if let Some(local) = self.locals.get_mut(number) {
+                turn = turn.max(local.take_in(now));
+            }
+            self.probe(now, number);
         }
         turn = turn.max(self.carry_out(now));
         for local in &mut self.locals {

@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use super::budget::Budget;
+use super::memory::load;
 use super::{Local, Node};
 use crate::adaptor::event::Event;
-use crate::adaptor::memory::{Home, Lent, MemoryFault, MemoryOperation, MemoryResult, OperationId, Segment};
 use crate::adaptor::mesh::framing::Frame;
 use crate::adaptor::mesh::neighbour::{LinkId, Refusal};
 use crate::adaptor::mesh::packet::Body;
@@ -17,61 +17,10 @@ use crate::router::{PathEvent, Remedy};
 
 /// Rounds of outputs in one turn: what one brings about, the next carries out.
 const ROUNDS_A_TURN: usize = 4;
-/// Memory operations executed in a row. A command with a long list has thousands.
-const OPERATIONS_AT_ONCE: usize = 256;
-/// Bytes that they move, after which no more are begun.
-const BYTES_AT_ONCE: usize = 1 << 20;
 /// Packets of all links that are taken in one turn.
 const PACKETS_A_TURN: usize = 2048;
-/// Rings that are looked at without a doorbell in one turn.
-const LOOKS_A_TURN: usize = 256;
 
 impl Local {
-    /// Executes an operation where it belongs, or begins one on the guest's bus; `None` then.
-    fn perform(&mut self, operation: &MemoryOperation) -> Option<MemoryResult> {
-        match operation.home() {
-            Home::Hosted(device) => Some(self.devices.execute(device, operation)),
-            Home::Guest | Home::Bus => {
-                let result = self.bus.execute(operation);
-                if matches!(operation, MemoryOperation::Descriptor { .. }) {
-                    self.adaptor.handle_memory_view(self.bus.memory_view());
-                }
-                result
-            }
-        }
-    }
-
-    /// Executes a transfer of memory that is another bus's: into memory at once, else by way of bytes.
-    fn transfer(
-        &mut self,
-        id: OperationId,
-        home: Home,
-        segments: Vec<Segment>,
-        from: &Lent,
-        lender: &Self,
-    ) -> Option<MemoryResult> {
-        if !lender.adaptor.lends(from) {
-            return Some(Err(MemoryFault::Lender));
-        }
-        if home == Home::Guest {
-            return Some(self.bus.copy_from(&segments, &lender.bus, &from.source));
-        }
-        match lender.bus.load(&from.source) {
-            Ok(data) => self.perform(&MemoryOperation::Write { id, home, segments, data }),
-            Err(_) => Some(Err(MemoryFault::Lender)),
-        }
-    }
-
-    /// Looks at the rings that the core looks at without a doorbell. What is found in one comes out as operations.
-    pub(super) fn probe(&mut self, now: Instant) {
-        for _ in 0..LOOKS_A_TURN {
-            let Some(operation) = self.adaptor.poll_probe(now) else { return };
-            if let Some(result) = self.bus.execute(&operation) {
-                self.adaptor.handle_memory_done(now, operation.id(), result);
-            }
-        }
-    }
-
     /// Takes out what the core has for the guest. Returns whether there was anything.
     fn answer(&mut self) -> bool {
         let mut progress = false;
@@ -88,55 +37,6 @@ impl Local {
 }
 
 impl Node {
-    /// Executes the core's operations for a bus, each where it belongs, and as many as others may be kept waiting for; begins those on
-    /// the guest's bus. Returns whether there were any, or any ended.
-    fn execute(&mut self, number: usize) -> bool {
-        let mut progress = false;
-        let own = self.paths.own();
-        let mut bytes = 0usize;
-        while let Some(local) = self.locals.get_mut(number)
-            && let Some((id, result)) = local.bus.poll_done()
-        {
-            progress = true;
-            local.adaptor.handle_memory_done(self.clock.now(), id, result);
-        }
-        for _ in 0..OPERATIONS_AT_ONCE {
-            let Some(local) = self.locals.get_mut(number) else { return progress };
-            if local.budget.is_spent() {
-                break;
-            }
-            // An operation is executed under a lease that may run out while this turn lasts.
-            let now = self.clock.now();
-            local.adaptor.handle_bus_ready(local.bus.takes_bus_operations());
-            let Some(operation) = local.adaptor.poll_memory(now) else { return progress };
-            progress = true;
-            let id = operation.id();
-            local.budget.spend(operation.segments());
-            if let MemoryOperation::Transfer { from, .. } = &operation {
-                local.budget.spend(&from.source.segments);
-            }
-            bytes =
-                operation.segments().iter().fold(bytes, |bytes, segment| bytes.saturating_add(segment.len));
-            let result = match operation {
-                MemoryOperation::Transfer { id, home, segments, from } => {
-                    let lender = own.number(from.lender).unwrap_or(number);
-                    match self.locals.get_disjoint_mut([number, lender]) {
-                        Ok([local, lender]) => local.transfer(id, home, segments, &from, lender),
-                        Err(_) => Some(Err(MemoryFault::Lender)),
-                    }
-                }
-                operation => local.perform(&operation),
-            };
-            if let (Some(result), Some(local)) = (result, self.locals.get_mut(number)) {
-                local.adaptor.handle_memory_done(now, id, result);
-            }
-            if bytes >= BYTES_AT_ONCE {
-                break;
-            }
-        }
-        progress
-    }
-
     /// Hands everything that came over the links, and from the other buses, to the core. Returns whether there was anything.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
         let mut progress = self.exchange();
@@ -232,7 +132,7 @@ impl Node {
         // the moment at which the core believes that it has.
         let now = self.clock.now();
         let mut progress = self.exchange();
-        let (locals, paths) = (&mut self.locals, &mut self.paths);
+        let (locals, paths, pager) = (&mut self.locals, &mut self.paths, &mut self.pager);
         let own = paths.own();
         let links = self.links.count();
         let share = || Budget::of(links).part(ROUNDS_A_TURN);
@@ -247,10 +147,11 @@ impl Node {
             }
             budget.spend(&[]);
             let packet = paths.serve(link, |from, to| {
-                let Local { adaptor, bus, .. } = locals.get_mut(own.number(from)?)?;
+                let number = own.number(from)?;
+                let Local { adaptor, bus, .. } = locals.get_mut(number)?;
                 adaptor.poll_packet(now, to, &mut |source| {
                     budget.spend(&source.segments);
-                    bus.load(source)
+                    load(pager, bus, number, to, source)
                 })
             });
             packet.map(|packet| packet.emit(out)).is_some()

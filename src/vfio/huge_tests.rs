@@ -24,7 +24,8 @@ fn attach(file: &File) -> GuestMemory {
 fn write(memory: &GuestMemory, address: u64, data: &[u8]) -> MemoryResult {
     let segments = vec![Segment { address, len: data.len() }];
     let data = Bytes::copy_from_slice(data);
-    memory.execute(&MemoryOperation::Write { id: OperationId(0), home: Home::Guest, segments, data })
+    let operation = MemoryOperation::Write { id: OperationId(0), home: Home::Guest, segments, data };
+    memory.execute(&operation, &Begin::WAITS).done().unwrap()
 }
 
 fn lines_with(name: &str) -> usize {
@@ -88,11 +89,14 @@ fn huge_pages_that_are_not_there_are_a_fault_until_they_are() {
     // One page is in use, and there is no other.
     assert_eq!(write(&memory, 0, &[1; 8]), Err(MemoryFault::Unmapped));
     let across = Segment { address: HUGE - 4, len: 8 };
-    assert_eq!(memory.load(&[across]), Err(MemoryFault::Unmapped));
+    assert_eq!(memory.load(&[across], &Begin::WAITS).done().unwrap(), Err(MemoryFault::Unmapped));
     assert_eq!(write(&memory, HUGE, &[2; 8]), Ok(Bytes::new()));
     pool.resize(2);
     assert_eq!(write(&memory, 0, &[3; 8]), Ok(Bytes::new()));
-    assert_eq!(memory.load(&[across]), Ok(Bytes::from_static(&[0, 0, 0, 0, 2, 2, 2, 2])));
+    assert_eq!(
+        memory.load(&[across], &Begin::WAITS).done().unwrap(),
+        Ok(Bytes::from_static(&[0, 0, 0, 0, 2, 2, 2, 2]))
+    );
 }
 
 /// The pages themselves are not needed for this; few machines have any to give once they are up.

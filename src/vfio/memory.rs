@@ -9,9 +9,10 @@ use super::files::Files;
 use super::message::{DmaMap, DmaUnmap};
 use super::ranges::{Backing, Range, Ranges, Refused};
 use super::sharing::{FileId, Sharing};
-use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult, Segment};
-use crate::mapped::{Held, Piece, copy};
+use crate::adaptor::memory::{AtomicAction, MemoryFault, MemoryOperation, MemoryResult, Segment};
+use crate::mapped::{Attempt, Begin, Held, Piece, copy, prepare};
 use bytes::{Buf, Bytes};
+use core::convert::identity;
 use log::{error, info};
 use std::cell::RefCell;
 use std::fmt;
@@ -254,54 +255,89 @@ impl GuestMemory {
 
     /// Executes an operation, whole or not at all: every segment is looked up before the first byte is copied. (But for a file
     /// that is cut during the copy.)
-    ///
-    /// # Errors
-    /// Where a segment is not in memory that may be accessed so.
-    pub fn execute(&self, operation: &MemoryOperation) -> MemoryResult {
-        match operation {
-            MemoryOperation::Read { segments, .. } => self.load(segments),
-            MemoryOperation::Descriptor { segment, proof, .. } => self.load_descriptor(segment, *proof),
-            MemoryOperation::Touch { segments, write, .. } => {
-                self.resolve(segments, *write).map(|_| Bytes::new())
+    pub fn execute(&self, operation: &MemoryOperation, begin: &Begin<'_>) -> Attempt {
+        let attempt = match operation {
+            MemoryOperation::Read { segments, .. } => return self.load(segments, begin),
+            MemoryOperation::Descriptor { segment, proof, .. } => {
+                return self.load_descriptor(segment, *proof, begin);
             }
-            MemoryOperation::Atomic { segment, action, .. } => {
-                let pieces = self.resolve(core::slice::from_ref(segment), true)?;
-                // A number that is cut in two is no number.
-                let [piece] = pieces.as_slice() else { return Err(MemoryFault::Refused) };
-                Ok(Bytes::copy_from_slice(&piece.atomic(*action)?.to_le_bytes()))
-            }
-            MemoryOperation::Write { segments, data, .. } => {
-                store(self.resolve(segments, true)?.as_slice(), data.clone())?;
-                Ok(Bytes::new())
-            }
-            MemoryOperation::Transfer { .. } => Err(MemoryFault::Lender),
-        }
+            MemoryOperation::Touch { segments, write, .. } => self.touch(segments, *write, begin),
+            MemoryOperation::Atomic { segment, action, .. } => self.change(segment, *action, begin),
+            MemoryOperation::Write { segments, data, .. } => self.store(segments, data, begin),
+            MemoryOperation::Transfer { .. } => Err(MemoryFault::Lender.into()),
+        };
+        attempt.map_or_else(identity, |data| Attempt::Done(Ok(data)))
     }
 
-    /// Copies segments of the other guest's memory, one after the other, into segments of this one, as long together: whole or not
-    /// at all, as [`Self::execute`].
-    ///
-    /// # Errors
-    /// [`MemoryFault::Lender`] where the other memory can't be read; else where a segment of this one may not be written.
-    pub fn copy_from(&self, segments: &[Segment], other: &Self, from: &[Segment]) -> MemoryResult {
-        let sources = other.resolve(from, false).map_err(|_| MemoryFault::Lender)?;
-        let pieces = self.resolve(segments, true)?;
-        if !copy(pieces.as_slice(), sources.as_slice()) {
-            let data = other.load(from).map_err(|_| MemoryFault::Lender)?;
-            store(pieces.as_slice(), data)?;
-        }
+    fn touch(&self, segments: &[Segment], write: bool, begin: &Begin<'_>) -> Result<Bytes, Attempt> {
+        prepare(self.resolve(segments, write)?.as_slice(), write, begin.served)?;
         Ok(Bytes::new())
     }
 
+    fn change(&self, segment: &Segment, action: AtomicAction, begin: &Begin<'_>) -> Result<Bytes, Attempt> {
+        let pieces = self.resolve(core::slice::from_ref(segment), true)?;
+        // A number that is cut in two is no number.
+        let [piece] = pieces.as_slice() else { return Err(MemoryFault::Refused.into()) };
+        allow(prepare(pieces.as_slice(), true, begin.served)?, begin)?;
+        Ok(Bytes::copy_from_slice(&piece.atomic(action)?.to_le_bytes()))
+    }
+
+    fn store(&self, segments: &[Segment], data: &Bytes, begin: &Begin<'_>) -> Result<Bytes, Attempt> {
+        let pieces = self.resolve(segments, true)?;
+        allow(prepare(pieces.as_slice(), true, begin.served)?, begin)?;
+        store(pieces.as_slice(), data.clone())?;
+        Ok(Bytes::new())
+    }
+
+    /// Copies segments of the other guest's memory, one after the other, into segments of this one, as long together: whole or not
+    /// at all, as [`Self::execute`]. It ends with [`MemoryFault::Lender`] where the other memory can't be read.
+    pub fn copy_from(
+        &self,
+        segments: &[Segment],
+        other: &Self,
+        from: &[Segment],
+        begin: &Begin<'_>,
+    ) -> Attempt {
+        let copied = self.try_copy_from(segments, other, from, begin);
+        copied.map_or_else(identity, |()| Attempt::Done(Ok(Bytes::new())))
+    }
+
+    fn try_copy_from(
+        &self,
+        segments: &[Segment],
+        other: &Self,
+        from: &[Segment],
+        begin: &Begin<'_>,
+    ) -> Result<(), Attempt> {
+        let sources = other.resolve(from, false).map_err(|_| MemoryFault::Lender)?;
+        let pieces = self.resolve(segments, true)?;
+        let lent =
+            prepare(sources.as_slice(), false, begin.lender_served).map_err(|attempt| match attempt {
+                Attempt::Absent(pages) => Attempt::LenderAbsent(pages),
+                _ => MemoryFault::Lender.into(),
+            })?;
+        let own = prepare(pieces.as_slice(), true, begin.served)?;
+        allow(lent || own, begin)?;
+        if !copy(pieces.as_slice(), sources.as_slice()) {
+            let data = self.collect(sources.as_slice()).map_err(|_| MemoryFault::Lender)?;
+            store(pieces.as_slice(), data)?;
+        }
+        Ok(())
+    }
+
     /// Copies the segments, one after the other, out of memory.
-    ///
-    /// # Errors
-    /// Where a segment is not in memory that may be accessed so.
-    pub fn load(&self, segments: &[Segment]) -> MemoryResult {
-        let pieces = self.resolve(segments, false)?;
-        let total = pieces.as_slice().iter().map(Piece::len).fold(0, usize::saturating_add);
+    pub fn load(&self, segments: &[Segment], begin: &Begin<'_>) -> Attempt {
+        let loaded = self.resolve(segments, false).map_err(Attempt::from).and_then(|pieces| {
+            allow(prepare(pieces.as_slice(), false, begin.served)?, begin)?;
+            Ok(self.collect(pieces.as_slice()))
+        });
+        loaded.map_or_else(identity, Attempt::Done)
+    }
+
+    fn collect(&self, pieces: &[Piece<'_>]) -> MemoryResult {
+        let total = pieces.iter().map(Piece::len).fold(0, usize::saturating_add);
         self.buffers.borrow_mut().read(total, |mut rest| {
-            for piece in pieces.as_slice() {
+            for piece in pieces {
                 let (part, behind) = rest.split_at_mut_checked(piece.len()).ok_or(MemoryFault::Unmapped)?;
                 piece.load(part)?;
                 rest = behind;
@@ -312,21 +348,28 @@ impl GuestMemory {
 
     /// Copies a descriptor out of memory. Where the proof stands at its beginning, the file that it lies in is the guest's own
     /// memory, whatever was known before.
-    fn load_descriptor(&self, segment: &Segment, proof: u64) -> MemoryResult {
-        let Some((start, range)) = self.ranges.at(segment.address) else { return self.load(&[*segment]) };
+    fn load_descriptor(&self, segment: &Segment, proof: u64, begin: &Begin<'_>) -> Attempt {
+        match self.look_for_proof(segment, proof, begin) {
+            Ok(()) => self.load(&[*segment], begin),
+            Err(attempt) => attempt,
+        }
+    }
+
+    fn look_for_proof(&self, segment: &Segment, proof: u64, begin: &Begin<'_>) -> Result<(), Attempt> {
+        let Some((start, range)) = self.ranges.at(segment.address) else { return Ok(()) };
         if let Backing::File(file, offset) = &range.backing
             && file.sharing() == Sharing::Unknown
         {
             let mut found = [0; size_of::<u64>()];
             let proof_at = offset.saturating_add(start);
             let piece = file.piece(proof_at, found.len() as u64).ok_or(MemoryFault::Unmapped)?;
-            piece.prepare(false)?;
+            allow(prepare(core::slice::from_ref(&piece), false, begin.served)?, begin)?;
             piece.load(&mut found)?;
             if u64::from_le_bytes(found) == proof {
                 file.prove();
             }
         }
-        self.load(&[*segment])
+        Ok(())
     }
 
     /// Whether a segment touches memory that has a file, so that it is not, or not only, a device's registers.
@@ -338,15 +381,13 @@ impl GuestMemory {
 
     /// Where the segments are in this process.
     fn resolve(&self, segments: &[Segment], write: bool) -> Result<Pieces<'_>, MemoryFault> {
-        let pieces = match segments {
+        match segments {
             [segment] => match self.first_piece(segment.address, segment.len as u64, write)? {
-                Some(piece) if piece.len() == segment.len => Pieces::One(piece),
-                _ => self.resolve_all(segments, write)?,
+                Some(piece) if piece.len() == segment.len => Ok(Pieces::One(piece)),
+                _ => self.resolve_all(segments, write),
             },
-            _ => self.resolve_all(segments, write)?,
-        };
-        pieces.as_slice().iter().try_for_each(|piece| piece.prepare(write))?;
-        Ok(pieces)
+            _ => self.resolve_all(segments, write),
+        }
     }
 
     /// A segment may go on from one range into the next.
@@ -402,6 +443,11 @@ impl<'a> Pieces<'a> {
             Self::Many(pieces) => pieces,
         }
     }
+}
+
+/// After something that took time, asks whether the operation may still be begun.
+fn allow(took_time: bool, begin: &Begin<'_>) -> Result<(), Attempt> {
+    if !took_time || (begin.allowed)() { Ok(()) } else { Err(Attempt::Late) }
 }
 
 /// Copies `data` into the pieces, one after the other.

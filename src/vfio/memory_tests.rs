@@ -55,17 +55,14 @@ fn segments(list: &[(u64, usize)]) -> Vec<Segment> {
 }
 
 fn read(memory: &GuestMemory, list: &[(u64, usize)]) -> MemoryResult {
-    memory.execute(&MemoryOperation::Read { id: OperationId(1), home: Home::Guest, segments: segments(list) })
+    memory.load(&segments(list), &Begin::WAITS).done().unwrap()
 }
 
 fn write(memory: &GuestMemory, list: &[(u64, usize)], data: &[u8]) -> MemoryResult {
     let data = Bytes::copy_from_slice(data);
-    memory.execute(&MemoryOperation::Write {
-        id: OperationId(1),
-        home: Home::Guest,
-        segments: segments(list),
-        data,
-    })
+    let (id, home, segments) = (OperationId(1), Home::Guest, segments(list));
+    let operation = MemoryOperation::Write { id, home, segments, data };
+    memory.execute(&operation, &Begin::WAITS).done().unwrap()
 }
 
 fn file_bytes(file: &File, offset: u64, len: usize) -> Vec<u8> {
@@ -119,7 +116,8 @@ fn rights_and_unreachable_ranges() {
     assert_eq!(write(&memory, &[(0, 1)], b"a"), Err(MemoryFault::ReadOnly));
     let touch = |write| {
         let (id, home, segments) = (OperationId(1), Home::Guest, segments(&[(0, 1), (0xfff, 1)]));
-        memory.execute(&MemoryOperation::Touch { id, home, segments, write })
+        let touch = MemoryOperation::Touch { id, home, segments, write };
+        memory.execute(&touch, &Begin::WAITS).done().unwrap()
     };
     assert_eq!((touch(false), touch(true)), (Ok(Bytes::new()), Err(MemoryFault::ReadOnly)));
     assert!(read(&memory, &[(0, 1)]).is_ok());
@@ -173,7 +171,8 @@ fn files_that_are_gone_are_forgotten_and_judged_anew() {
 /// Reads a descriptor whose first 8 bytes the guest has just made these.
 fn descriptor(memory: &GuestMemory, address: u64, proof: u64) -> MemoryResult {
     let segment = Segment { address, len: 128 };
-    memory.execute(&MemoryOperation::Descriptor { id: OperationId(1), segment, proof })
+    let operation = MemoryOperation::Descriptor { id: OperationId(1), segment, proof };
+    memory.execute(&operation, &Begin::WAITS).done().unwrap()
 }
 
 #[test]
@@ -369,7 +368,7 @@ fn copied(
     from: &GuestMemory,
     source: &[(u64, usize)],
 ) -> MemoryResult {
-    to.copy_from(&segments(list), from, &segments(source))
+    to.copy_from(&segments(list), from, &segments(source), &Begin::WAITS).done().unwrap()
 }
 
 #[test]

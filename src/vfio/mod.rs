@@ -27,6 +27,7 @@ mod sharing;
 mod socket;
 mod version;
 
+pub use crate::mapped::{Attempt, Begin};
 pub use connection::{
     Broken, Connection, DmaDone, DmaError, DmaKind, DmaRefused, Intake, MAX_DMA, MAX_DMA_TRANSFER,
     MAX_DMA_WRITE,

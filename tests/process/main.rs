@@ -9,6 +9,7 @@ mod chaos;
 mod descriptors;
 mod engine;
 mod fairness;
+mod fuse;
 mod giving_back;
 mod guest;
 mod hosted;
@@ -21,6 +22,7 @@ mod messages;
 mod node;
 mod proxy;
 mod router;
+mod slow_memory;
 mod strangers;
 
 use std::path::Path;

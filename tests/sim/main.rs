@@ -30,4 +30,5 @@ mod queue;
 mod routed;
 mod schedule;
 mod sessions;
+mod slow_memory;
 mod world;

@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use crate::network::{Faults, Station};
 use crate::oracle::Oracle;
-use crate::world::{EXPORTED, PATIENCE, TIMING, WINDOW, World};
+use crate::world::{EXPORTED, PATIENCE, Slow, TIMING, WINDOW, World};
 
 const NODES: u8 = 3;
 const STEPS: usize = 120;
@@ -51,6 +51,7 @@ struct Sum {
     bulk_failed: u64,
     ranges: u64,
     failed_ranges: u64,
+    page_faults: u64,
 }
 
 impl AddAssign for Sum {
@@ -62,6 +63,7 @@ impl AddAssign for Sum {
         self.bulk_failed += other.bulk_failed;
         self.ranges += other.ranges;
         self.failed_ranges += other.failed_ranges;
+        self.page_faults += other.page_faults;
     }
 }
 
@@ -94,6 +96,7 @@ fn run(seed: u64, kind: Kind) -> Sum {
         World::with_timing(random.next(), NODES, timing)
     };
     world.faults = faults(&mut random);
+    world.slow = slow(&mut random);
     let mut schedule =
         Schedule { world, oracle: Oracle::default(), random, routers, resets: 0, transfers: 0 };
     for id in 1..=NODES {
@@ -105,8 +108,8 @@ fn run(seed: u64, kind: Kind) -> Sum {
     schedule.settle();
     let Schedule { oracle, world, .. } = schedule;
     let Oracle { checks, failed_checks: failed, bulk_ok, bulk_failed, ranges, failed_ranges, .. } = oracle;
-    let refusals = world.network.refusals;
-    Sum { checks, failed, refusals, bulk_ok, bulk_failed, ranges, failed_ranges }
+    let (refusals, page_faults) = (world.network.refusals, world.page_faults);
+    Sum { checks, failed, refusals, bulk_ok, bulk_failed, ranges, failed_ranges, page_faults }
 }
 
 /// Routers in a row or a ring, each of the first so many nodes at one of them; some at a second one, or with a direct link besides.
@@ -137,6 +140,14 @@ fn faults(random: &mut Random) -> Faults {
         flip: some(50),
         jitter: some(2_000),
         survive_cut: some(2) == 1,
+    }
+}
+
+/// Memory that is slow, for half of the schedules: page faults take longer than any lease, and than the deadline.
+fn slow(random: &mut Random) -> Slow {
+    match random.next() % 2 {
+        0 => Slow::NONE,
+        _ => Slow { faults: random.next() % 100, longest: 1 + random.next() % 1_200_000, unseen: 300 },
     }
 }
 
@@ -186,6 +197,7 @@ impl Schedule {
             let value = self.oracle.new_value();
             self.oracle.stored(from, to, offset, value);
             let start = self.world.now;
+            self.world.spared = Some(from);
             while self.world.store(from, to, offset, &value.to_le_bytes()).is_err() {
                 assert!(
                     self.world.now.since(start) <= PATIENCE,
@@ -194,6 +206,7 @@ impl Schedule {
                 self.world.step();
                 self.oracle.observe(&self.world);
             }
+            self.world.spared = None;
         }
         if self.below(2) == 0 {
             self.world.idle(from);
@@ -275,11 +288,13 @@ impl Schedule {
 
     /// Loads, while things may fail meanwhile.
     fn wait(&mut self, at: NodeId, region: Region, offset: u64, len: usize) -> bytes::Bytes {
+        self.world.spared = Some(at);
         let tag = self.world.begin_load(at, region, offset, len);
         let start = self.world.now;
         loop {
             self.oracle.observe(&self.world);
             if let Some(data) = self.world.answer(at, tag) {
+                self.world.spared = None;
                 return data;
             }
             let waited = self.world.now.since(start);
@@ -380,6 +395,12 @@ impl Schedule {
     /// When all is well again, every node can reach every other, and stores arrive.
     fn settle(&mut self) {
         self.world.faults = Faults::NONE;
+        // What is waited for comes.
+        if self.world.slow.longest > 0 {
+            self.world.slow = Slow::NONE;
+            self.world.run_for(Duration::from_millis(1_300));
+            self.oracle.observe(&self.world);
+        }
         let pairs = [(1, 2), (1, 3), (2, 3)].map(|(a, b)| (NodeId(a), NodeId(b)));
         self.expel_impostor();
         // Routers that stand still or hold packets back go on after a while.
@@ -468,13 +489,13 @@ fn run_many(test: &str, kind: Kind, default: u64) -> Sum {
             panic!("replay with: SIM_SEED={seed:#x} cargo test --test sim {test} -- --nocapture")
         });
     }
-    let Sum { checks, failed, refusals, bulk_ok, bulk_failed, ranges, failed_ranges } = sum;
+    let Sum { checks, failed, refusals, bulk_ok, bulk_failed, ranges, failed_ranges, page_faults } = sum;
     println!(
         "{test}: {schedules} schedules, {checks} checks, {failed} of them told of errors, {ranges} ranges, {failed_ranges} of \
-         them did, {bulk_ok} bulk writes done, {bulk_failed} not, {refusals} nodes \
-         refused"
+         them did, {bulk_ok} bulk writes done, {bulk_failed} not, {page_faults} page faults, {refusals} nodes refused"
     );
     assert!(failed > 0 && bulk_failed > 0 && failed_ranges > 0, "the faults were felt");
+    assert!(page_faults > 0, "memory was slow");
     sum
 }
 

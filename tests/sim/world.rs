@@ -10,7 +10,7 @@ use assured_rdma::adaptor::buses::Buses;
 use assured_rdma::adaptor::inventory::Name;
 use assured_rdma::adaptor::master::{HostedWindow, Rights};
 use assured_rdma::adaptor::memory::{
-    AtomicAction, DeviceId, Home, Lent, MemoryFault, MemoryOperation, Segment,
+    AtomicAction, DeviceId, Home, Lent, MemoryFault, MemoryOperation, OperationId, Segment,
 };
 use assured_rdma::adaptor::mesh::packet::Incarnation;
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
@@ -58,6 +58,27 @@ pub struct Node {
     pub paused_until: Instant,
     next_tag: u64,
     cookie: u32,
+    /// Page faults of operations that are served elsewhere, and when they will have been.
+    faults: Vec<(Instant, OperationId)>,
+    /// The same of bytes to send, by where they go.
+    source_faults: Vec<(Instant, NodeId)>,
+    /// An operation in the midst of which its process stands still, since a page of it is not there.
+    stuck: Option<MemoryOperation>,
+}
+
+/// How slow memory is.
+#[derive(Clone, Copy, Debug)]
+pub struct Slow {
+    /// How many of 1000 operations have a page fault.
+    pub faults: u64,
+    /// The longest time, in microseconds, that it takes to serve one elsewhere.
+    pub longest: u64,
+    /// How many of 1000 page faults are not seen before, so that the process stands still, for a tenth of that time at most.
+    pub unseen: u64,
+}
+
+impl Slow {
+    pub const NONE: Self = Self { faults: 0, longest: 0, unseen: 0 };
 }
 
 impl Node {
@@ -80,6 +101,11 @@ pub struct Process {
 pub struct World {
     pub now: Instant,
     pub faults: Faults,
+    pub slow: Slow,
+    /// A node that waits for something, so that its process is not to stand still.
+    pub spared: Option<NodeId>,
+    /// Page faults so far.
+    pub page_faults: u64,
     pub random: Random,
     pub nodes: BTreeMap<NodeId, Node>,
     /// By the place of their first node; one that claims to be somebody else has another place than its id.
@@ -147,6 +173,9 @@ impl World {
             window: numbers(seed),
             now: Instant::from_nanos(1_000_000),
             faults: Faults::NONE,
+            slow: Slow::NONE,
+            spared: None,
+            page_faults: 0,
             random: Random::new(seed),
             nodes: BTreeMap::new(),
             processes: BTreeMap::new(),
@@ -215,6 +244,9 @@ impl World {
             paused_until: Instant::ZERO,
             next_tag: self.nodes.get(&place).map_or(1, |n| n.next_tag),
             cookie: 0,
+            faults: Vec::new(),
+            source_faults: Vec::new(),
+            stuck: None,
         };
         node.begin_session(self.clock_of(host).at(self.now));
         self.nodes.insert(place, node);
@@ -479,9 +511,17 @@ impl World {
         node.memory[..128].copy_from_slice(&descriptor);
         self.set_register(at, 0x40, 0);
         self.set_register(at, 0x44, 0);
+        let slow = std::mem::replace(&mut self.slow, Slow::NONE);
         self.set_register(at, 0x48, cookie);
         self.set_register(at, 0x4c, opcode);
-        self.register(at, 0x50) & 0xffff_ffff
+        // Its process may stand still.
+        let until = self.nodes[&at].paused_until;
+        if until > self.now {
+            self.run_for(until.since(self.now));
+        }
+        let status = self.register(at, 0x50) & 0xffff_ffff;
+        self.slow = slow;
+        status
     }
 
     pub fn run_for(&mut self, time: Duration) {
@@ -509,8 +549,11 @@ impl World {
 
     fn next_moment(&self) -> Instant {
         let timers = self.nodes.values().filter_map(|node| {
-            let at = node.adaptor.poll_timeout()?;
-            Some(self.clock_of(node.host).when(at).max(node.paused_until))
+            let faults = node.faults.iter().map(|(at, _)| *at);
+            let faults = faults.chain(node.source_faults.iter().map(|(at, _)| *at));
+            let stuck = node.stuck.as_ref().map(|_| node.paused_until);
+            let due = node.adaptor.poll_timeout().map(|at| self.clock_of(node.host).when(at));
+            faults.chain(due).chain(stuck).min().map(|at| at.max(node.paused_until))
         });
         let awakening = self.awakening.values().copied();
         timers
@@ -529,14 +572,20 @@ impl World {
         self.now = next;
         self.awake();
         self.deliver_parcels();
-        let now = self.now;
-        for node in self.nodes.values_mut().filter(|node| node.paused_until <= now) {
-            let now = self.clocks.get(&node.host).map_or(now, |clock| clock.at(now));
+        let today = self.now;
+        for node in self.nodes.values_mut().filter(|node| node.paused_until <= today) {
+            let now = self.clocks.get(&node.host).map_or(today, |clock| clock.at(today));
             if node.adaptor.poll_timeout().is_some_and(|at| at <= now) {
                 node.adaptor.handle_timeout(now);
             }
+            for (_, id) in node.faults.extract_if(.., |(at, _)| *at <= today) {
+                node.adaptor.handle_pages(now, id, Ok(()));
+            }
+            for (_, to) in node.source_faults.extract_if(.., |(at, _)| *at <= today) {
+                node.adaptor.handle_source_pages(to, Ok(()));
+            }
         }
-        self.network.handle_timeout(now);
+        self.network.handle_timeout(today);
         self.take_outputs();
     }
 
@@ -568,11 +617,18 @@ impl World {
         for (link, other) in self.links_of(host) {
             while !self.network.is_full(self.now, host.into(), other) {
                 let (nodes, process) = (&mut self.nodes, self.processes.get_mut(&host).unwrap());
-                let buses = process.buses;
+                let (buses, slow, random, today) = (process.buses, self.slow, &mut self.random, self.now);
                 let packet = process.paths.serve(link, |from, to| {
                     let place = places[buses.number(from).unwrap()];
-                    let Node { adaptor, memory, .. } = nodes.get_mut(&place).unwrap();
-                    adaptor.poll_packet(now, to, &mut |source| collect(memory, &source.segments))
+                    let Node { adaptor, memory, source_faults, .. } = nodes.get_mut(&place).unwrap();
+                    adaptor.poll_packet(now, to, &mut |source| {
+                        if random.next() % 1000 < slow.faults {
+                            let time = Duration::from_micros(random.next() % slow.longest);
+                            source_faults.push((today.after(time), to));
+                            return Err(MemoryFault::Absent);
+                        }
+                        collect(memory, &source.segments)
+                    })
                 });
                 let Some(packet) = packet else { break };
                 let mut wire = Vec::new();
@@ -621,45 +677,84 @@ impl World {
 
     fn execute_operations(&mut self, id: NodeId, poll: fn(&mut Adaptor, Instant) -> Option<MemoryOperation>) {
         let now = self.local(id);
-        while let Some(operation) = poll(&mut self.nodes.get_mut(&id).unwrap().adaptor, now) {
-            let operation = match operation {
-                MemoryOperation::Transfer { id: operation, home, segments, from } => {
-                    match self.borrow(id, &from) {
-                        Ok(data) => MemoryOperation::Write { id: operation, home, segments, data },
-                        Err(fault) => {
-                            self.adaptor(id).handle_memory_done(now, operation, Err(fault));
-                            continue;
-                        }
-                    }
-                }
-                operation => operation,
-            };
-            let node = self.nodes.get_mut(&id).unwrap();
-            let home = operation.home();
-            let memory = match home {
-                Home::Hosted(device) => &mut node.devices[usize::from(device.0)],
-                Home::Guest | Home::Bus => &mut node.memory,
-            };
-            let (id_of, result) = match operation {
-                MemoryOperation::Read { id, segments, .. } => (id, collect(memory, &segments)),
-                MemoryOperation::Descriptor { id, segment, .. } => (id, collect(memory, &[segment])),
-                MemoryOperation::Touch { id, segments, .. } => {
-                    (id, collect(memory, &segments).map(|_| Bytes::new()))
-                }
-                MemoryOperation::Write { id: operation, segments, data, .. } => {
-                    for segment in segments.iter().filter(|_| home == Home::Guest) {
-                        let offset = segment.address.checked_sub(EXPORTED);
-                        if let Some(offset) = offset.filter(|&offset| offset < EXPORT_LEN) {
-                            self.executions.push(Execution { node: id, offset, data: data.clone() });
-                        }
-                    }
-                    (operation, spread(memory, &segments, &data))
-                }
-                MemoryOperation::Transfer { .. } => unreachable!("it is a write by now"),
-                MemoryOperation::Atomic { id, segment, action, .. } => (id, change(memory, segment, action)),
-            };
-            node.adaptor.handle_memory_done(now, id_of, result);
+        if let Some(operation) = self.nodes.get_mut(&id).unwrap().stuck.take() {
+            let adaptor = self.adaptor(id);
+            let name = operation.id();
+            // As the daemon does after everything that takes time.
+            if adaptor.may_begin(now, name) {
+                self.perform(id, operation);
+            } else {
+                adaptor.handle_page_fault(now, operation);
+                adaptor.handle_pages(now, name, Ok(()));
+            }
         }
+        while self.nodes[&id].paused_until <= self.now
+            && let Some(operation) = poll(&mut self.nodes.get_mut(&id).unwrap().adaptor, now)
+        {
+            if self.random.next() % 1000 < self.slow.faults {
+                self.fault(id, operation);
+            } else {
+                self.perform(id, operation);
+            }
+        }
+    }
+
+    /// A page of the operation is not there.
+    fn fault(&mut self, id: NodeId, operation: MemoryOperation) {
+        let now = self.local(id);
+        self.page_faults += 1;
+        let is_unseen = self.random.next() % 1000 < self.slow.unseen;
+        let time = Duration::from_micros(self.random.next() % self.slow.longest);
+        let served_at = self.now.after(time);
+        let process = &self.process_of(id).places;
+        if is_unseen && self.spared.is_none_or(|spared| !process.contains(&spared)) {
+            self.nodes.get_mut(&id).unwrap().stuck = Some(operation);
+            self.pause(id, time / 10);
+        } else {
+            let node = self.nodes.get_mut(&id).unwrap();
+            node.faults.push((served_at, operation.id()));
+            node.adaptor.handle_page_fault(now, operation);
+        }
+    }
+
+    fn perform(&mut self, id: NodeId, operation: MemoryOperation) {
+        let now = self.local(id);
+        let operation = match operation {
+            MemoryOperation::Transfer { id: operation, home, segments, from } => {
+                match self.borrow(id, &from) {
+                    Ok(data) => MemoryOperation::Write { id: operation, home, segments, data },
+                    Err(fault) => {
+                        return self.adaptor(id).handle_memory_done(now, operation, Err(fault));
+                    }
+                }
+            }
+            operation => operation,
+        };
+        let node = self.nodes.get_mut(&id).unwrap();
+        let home = operation.home();
+        let memory = match home {
+            Home::Hosted(device) => &mut node.devices[usize::from(device.0)],
+            Home::Guest | Home::Bus => &mut node.memory,
+        };
+        let (id_of, result) = match operation {
+            MemoryOperation::Read { id, segments, .. } => (id, collect(memory, &segments)),
+            MemoryOperation::Descriptor { id, segment, .. } => (id, collect(memory, &[segment])),
+            MemoryOperation::Touch { id, segments, .. } => {
+                (id, collect(memory, &segments).map(|_| Bytes::new()))
+            }
+            MemoryOperation::Write { id: operation, segments, data, .. } => {
+                for segment in segments.iter().filter(|_| home == Home::Guest) {
+                    let offset = segment.address.checked_sub(EXPORTED);
+                    if let Some(offset) = offset.filter(|&offset| offset < EXPORT_LEN) {
+                        self.executions.push(Execution { node: id, offset, data: data.clone() });
+                    }
+                }
+                (operation, spread(memory, &segments, &data))
+            }
+            MemoryOperation::Transfer { .. } => unreachable!("it is a write by now"),
+            MemoryOperation::Atomic { id, segment, action, .. } => (id, change(memory, segment, action)),
+        };
+        node.adaptor.handle_memory_done(now, id_of, result);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Clients that keep to the protocol, among them the crate's.
 
+use assured_rdma::vfio::Begin;
+
 use super::*;
 
 #[test]
@@ -46,15 +48,15 @@ fn guest_memory_is_reached_through_its_file() {
         segments: vec![Segment { address, len: 3 }],
         data: bytes::Bytes::from_static(b"abc"),
     };
+    let execute = |operation| device.memory.execute(&operation, &Begin::WAITS).done().unwrap();
     // This process has the file open, but not mapped, so that the guest has to show that it is its memory.
     assert_eq!(device.memory.overview(), Overview::Unknown);
-    assert_eq!(device.memory.execute(&write(0x10_0010)), Err(MemoryFault::NotShared));
+    assert_eq!(execute(write(0x10_0010)), Err(MemoryFault::NotShared));
     file.write_all_at(&0x0102_0304_u64.to_le_bytes(), 0x1080).unwrap();
     let segment = Segment { address: 0x10_0080, len: 128 };
-    let proof = MemoryOperation::Descriptor { id: OperationId(0), segment, proof: 0x0102_0304 };
-    device.memory.execute(&proof).unwrap();
-    device.memory.execute(&write(0x10_0010)).unwrap();
-    assert!(device.memory.execute(&write(0x20_0010)).is_err());
+    execute(MemoryOperation::Descriptor { id: OperationId(0), segment, proof: 0x0102_0304 }).unwrap();
+    execute(write(0x10_0010)).unwrap();
+    assert!(execute(write(0x20_0010)).is_err());
     let mut found = [0; 3];
     file.read_exact_at(&mut found, 0x1010).unwrap();
     assert_eq!(&found, b"abc");

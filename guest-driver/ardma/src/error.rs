@@ -343,10 +343,7 @@ mod tests {
         let source = io::Error::from_raw_os_error(libc::EOPNOTSUPP);
         let error = Error::call(CallKind::Export(Space::Memory), "export of 4096 bytes", source);
         let text = error.to_string();
-        assert!(
-            text.starts_with("export of 4096 bytes: the adaptor does not share this guest's memory"),
-            "{text}"
-        );
+        assert!(text.starts_with("export of 4096 bytes: QEMU does not share this guest's memory"), "{text}");
         assert_eq!(error.errno(), Some(libc::EOPNOTSUPP));
     }
 

@@ -7,6 +7,7 @@
 //! and what one queue does, or has in its ring, costs the others nothing but their turn.
 
 pub mod entry;
+mod faults;
 mod keys;
 mod list;
 mod operation;
@@ -28,6 +29,7 @@ pub use keys::{Key, LocalRights, MAX_KEYS, MAX_RUNS};
 pub use orders::Order;
 pub use queue::{Number, QueueShape};
 
+use self::faults::Fault;
 use self::keys::Keys;
 use self::orders::Waiting;
 use self::queue::{Alarm, Queue, Rest};
@@ -86,6 +88,7 @@ pub struct Engine {
     transfers: Transfers,
     ways: Ways,
     running: VecDeque<(OperationId, Number, Purpose)>,
+    faults: VecDeque<Fault>,
     next: u64,
     requests: VecDeque<Request>,
     /// Operations that ended with an error.
@@ -121,6 +124,7 @@ impl Engine {
             transfers: Transfers::default(),
             ways: Ways::default(),
             running: VecDeque::new(),
+            faults: VecDeque::new(),
             next: 0,
             requests: VecDeque::new(),
             failed: 0,
@@ -289,6 +293,9 @@ impl Engine {
     /// The next memory operation, of the queues in turn. `None` comes also where much was done without one; then
     /// [`Self::poll_timeout`] says that there is more to do.
     pub fn poll_operation(&mut self, now: Instant) -> Option<MemoryOperation> {
+        if let served @ Some(_) = self.next_served() {
+            return served;
+        }
         let mut work = 0usize;
         while let Some(number) = self.active.pop_front() {
             if let Some(queue) = self.queue(number) {

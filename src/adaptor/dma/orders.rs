@@ -90,6 +90,7 @@ impl Engine {
         queue.is_closing = true;
         // What waits here is not to land.
         let landings = core::mem::take(&mut queue.landings);
+        self.drop_faults(now, number);
         for (id, _) in landings {
             self.end_transfer(now, id, Code::Flushed, 0);
         }

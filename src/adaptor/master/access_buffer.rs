@@ -5,6 +5,7 @@
 
 use crate::adaptor::address::Location;
 use crate::adaptor::channel::{Channel, Origin};
+use crate::adaptor::memory::OperationId;
 use crate::adaptor::mesh::limits::Window;
 use crate::adaptor::mesh::packet::LONG_PAYLOAD;
 use crate::adaptor::transaction::{Content, Extent, RequestKind};
@@ -56,6 +57,16 @@ fn own(kind: &mut RequestKind) {
 struct Queue {
     requests: VecDeque<Inbound>,
     bytes: usize,
+    /// Where the oldest of them was begun once, and put back.
+    fault: Option<Fault>,
+}
+
+/// The page faults of what was put back, by the name of its operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Fault {
+    pub(super) id: OperationId,
+    /// They were served.
+    pub(super) is_served: bool,
 }
 
 /// The master access buffer.
@@ -85,7 +96,7 @@ impl AccessBuffer {
             }
             Err(_) if more > limits.bytes => return Err(Full),
             Err(at) => {
-                let queue = Queue { requests: VecDeque::from([request]), bytes: more };
+                let queue = Queue { requests: VecDeque::from([request]), bytes: more, fault: None };
                 self.queues.insert(at, (origin, queue));
             }
         }
@@ -97,21 +108,65 @@ impl AccessBuffer {
         self.queues.binary_search_by_key(&origin, |&(origin, _)| origin)
     }
 
-    /// Takes out the oldest request of the next origin, in turn, whose oldest request `may_leave`.
-    pub(super) fn take(&mut self, may_leave: impl Fn(&Inbound) -> bool) -> Option<Inbound> {
+    /// Takes a request back that was begun as operation `id`, before all others of its origin. They wait until [`Self::serve`] tells
+    /// that its page faults were served.
+    pub(super) fn put_back(&mut self, mut request: Inbound, id: OperationId) {
+        let (origin, more) = (request.origin, held(&request.kind));
+        own(&mut request.kind);
+        let fault = Some(Fault { id, is_served: false });
+        match self.find(origin) {
+            Ok(at) => {
+                if let Some((_, queue)) = self.queues.get_mut(at) {
+                    queue.bytes = queue.bytes.saturating_add(more);
+                    queue.requests.push_front(request);
+                    queue.fault = fault;
+                }
+            }
+            Err(at) => {
+                let queue = Queue { requests: VecDeque::from([request]), bytes: more, fault };
+                self.queues.insert(at, (origin, queue));
+            }
+        }
+    }
+
+    /// The page faults of operation `id` were served, if anything still waits for that.
+    pub(super) fn serve(&mut self, id: OperationId) {
+        let faults = self.queues.iter_mut().filter_map(|(_, queue)| queue.fault.as_mut());
+        faults.filter(|fault| fault.id == id).for_each(|fault| fault.is_served = true);
+    }
+
+    /// Takes out the request whose operation `id` was put back, if it still waits.
+    pub(super) fn give_up(&mut self, id: OperationId) -> Option<Inbound> {
+        let at = self.queues.iter().position(|(_, queue)| queue.fault.is_some_and(|fault| fault.id == id))?;
+        Some(self.take_at(at)?.0)
+    }
+
+    /// Takes out the oldest request of the next origin, in turn, whose oldest request `may_leave`; and the name that its operation had, where
+    /// it was put back.
+    pub(super) fn take(
+        &mut self,
+        may_leave: impl Fn(&Inbound) -> bool,
+    ) -> Option<(Inbound, Option<OperationId>)> {
         let next = self.last.map_or(0, |last| self.queues.partition_point(|&(origin, _)| origin <= last));
-        let ready =
-            |(_, (_, queue)): &(usize, &(Origin, Queue))| queue.requests.front().is_some_and(&may_leave);
+        let ready = |(_, (_, queue)): &(usize, &(Origin, Queue))| {
+            queue.fault.is_none_or(|fault| fault.is_served) && queue.requests.front().is_some_and(&may_leave)
+        };
         let queues = || self.queues.iter().enumerate();
         let (at, _) = queues().skip(next).chain(queues().take(next)).find(ready)?;
+        self.take_at(at)
+    }
+
+    /// Takes out the oldest request of the queue at this place.
+    fn take_at(&mut self, at: usize) -> Option<(Inbound, Option<OperationId>)> {
         let (origin, queue) = self.queues.get_mut(at)?;
         self.last = Some(*origin);
         let request = queue.requests.pop_front()?;
+        let fault = queue.fault.take();
         queue.bytes = queue.bytes.saturating_sub(held(&request.kind));
         if queue.requests.is_empty() {
             self.queues.remove(at);
         }
-        Some(request)
+        Some((request, fault.map(|fault| fault.id)))
     }
 
     /// Drops every request of an origin.
@@ -147,7 +202,7 @@ mod tests {
     }
 
     fn taken(buffer: &mut AccessBuffer, may_leave: impl Fn(&Inbound) -> bool) -> Vec<(u8, u64)> {
-        core::iter::from_fn(|| buffer.take(&may_leave)).map(|r| (r.origin.node.0, r.ticket)).collect()
+        core::iter::from_fn(|| buffer.take(&may_leave)).map(|(r, _)| (r.origin.node.0, r.ticket)).collect()
     }
 
     #[test]
@@ -172,6 +227,44 @@ mod tests {
             [(2, 0), (2, 1)]
         );
         assert_eq!(taken(&mut buffer, |_| true), [(1, 0), (1, 1)]);
+    }
+
+    #[test]
+    fn a_request_that_is_put_back_is_the_next_of_its_source_once_its_pages_are_there() {
+        let mut buffer = AccessBuffer::default();
+        for (source, ticket) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
+            buffer.push(request(source, ticket, 8)).unwrap();
+        }
+        let (first, name) = buffer.take(|_| true).unwrap();
+        assert_eq!((first.ticket, name), (0, None));
+        buffer.put_back(first, OperationId(7));
+        assert_eq!(taken(&mut buffer, |_| true), [(2, 0), (2, 1)], "the others go on");
+        buffer.serve(OperationId(6));
+        assert_eq!(taken(&mut buffer, |_| true), []);
+        buffer.serve(OperationId(7));
+        assert_eq!(taken(&mut buffer, |_| false), [], "it still has to be allowed");
+        let (again, name) = buffer.take(|_| true).unwrap();
+        assert_eq!((again.ticket, name), (0, Some(OperationId(7))));
+        assert_eq!(taken(&mut buffer, |_| true), [(1, 1)]);
+    }
+
+    #[test]
+    fn what_is_discarded_while_its_pages_are_brought_in_holds_up_nothing() {
+        let mut buffer = AccessBuffer::default();
+        buffer.push(request(1, 0, 8)).unwrap();
+        let (first, _) = buffer.take(|_| true).unwrap();
+        buffer.put_back(first, OperationId(7));
+        buffer.discard(origin(1));
+        assert_eq!(buffer.give_up(OperationId(7)), None);
+        buffer.push(request(1, 5, 8)).unwrap();
+        assert_eq!(taken(&mut buffer, |_| true), [(1, 5)]);
+        // Given up alone, it leaves what comes after it.
+        buffer.push(request(1, 6, 8)).unwrap();
+        buffer.push(request(1, 7, 8)).unwrap();
+        let (first, _) = buffer.take(|_| true).unwrap();
+        buffer.put_back(first, OperationId(8));
+        assert_eq!(buffer.give_up(OperationId(8)).map(|request| request.ticket), Some(6));
+        assert_eq!(taken(&mut buffer, |_| true), [(1, 7)]);
     }
 
     #[test]
@@ -212,7 +305,7 @@ mod tests {
         }
         let still_held = received.into_iter().filter(|bytes| !bytes.is_unique()).count();
         assert_eq!(still_held, 1, "the first may be executed at once");
-        let taken = core::iter::from_fn(|| buffer.take(|_| true)).map(|request| request.kind.len());
+        let taken = core::iter::from_fn(|| buffer.take(|_| true)).map(|(request, _)| request.kind.len());
         assert_eq!(taken.collect::<Vec<_>>(), [64 << 10; 8]);
     }
 

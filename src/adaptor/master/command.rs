@@ -4,10 +4,11 @@
 //! bounded number of them: one for the descriptor, two for each list page, and a page is read only while runs are
 //! missing, so that a list that bites its tail ends too. Nothing changes before all is validated.
 
+use super::access_buffer::Fault;
 use super::descriptor::{DESCRIPTOR_MAGIC, DESCRIPTOR_SIZE, Descriptor, LIST_PAGE_SIZE, Listing, Purpose};
 use super::window::{ExportError, Windows};
 use crate::adaptor::dma;
-use crate::adaptor::memory::{MemoryFault, MemoryResult, OperationId, Segment};
+use crate::adaptor::memory::{MemoryFault, MemoryOperation, MemoryResult, OperationId, Segment};
 use bytes::Bytes;
 
 /// Where in its descriptor PROBE writes its answer.
@@ -153,6 +154,8 @@ enum State {
 pub(super) struct Mailbox {
     state: State,
     step: Option<Step>,
+    /// The operation that the step was, where it was put back.
+    fault: Option<Fault>,
     order: Option<dma::Order>,
     last: Finished,
     finished: Option<Finished>,
@@ -165,6 +168,7 @@ impl Mailbox {
         Self {
             state: State::Idle,
             step: None,
+            fault: None,
             order: None,
             last: Finished { status: CommandStatus::Ok, result: 0 },
             finished: None,
@@ -205,8 +209,39 @@ impl Mailbox {
         self.finished.take()
     }
 
-    pub(super) fn take_step(&mut self) -> Option<Step> {
-        self.step.take()
+    /// The next step, and the name that it had where it was put back.
+    pub(super) fn take_step(&mut self) -> Option<(Step, Option<OperationId>)> {
+        if self.fault.is_some_and(|fault| !fault.is_served) {
+            return None;
+        }
+        Some((self.step.take()?, self.fault.take().map(|fault| fault.id)))
+    }
+
+    /// The step taken last was not begun; it comes again when its page faults were served.
+    pub(super) fn put_back(&mut self, id: OperationId, operation: MemoryOperation) {
+        self.step = match operation {
+            MemoryOperation::Read { segments, .. } => Some(Step::Read(segments)),
+            MemoryOperation::Descriptor { segment, proof, .. } => Some(Step::Descriptor(segment, proof)),
+            MemoryOperation::Touch { segments, write, .. } => Some(Step::Touch(segments, write)),
+            MemoryOperation::Write { mut segments, data, .. } => {
+                segments.pop().map(|segment| Step::Write(segment, data))
+            }
+            MemoryOperation::Transfer { .. } | MemoryOperation::Atomic { .. } => None,
+        };
+        self.fault = Some(Fault { id, is_served: false });
+    }
+
+    /// The page faults of operation `id` were served, if the step waits for that.
+    pub(super) fn serve(&mut self, id: OperationId) {
+        if let Some(fault) = self.fault.as_mut().filter(|fault| fault.id == id) {
+            fault.is_served = true;
+        }
+    }
+
+    /// The step whose operation `id` was put back is not to come again. Returns whether it waited.
+    pub(super) fn give_up(&mut self, id: OperationId) -> bool {
+        let waits = self.fault.take_if(|fault| fault.id == id).is_some();
+        waits && self.step.take().is_some()
     }
 
     /// What the DMA engine is to do; how that ended comes by [`Self::order_done`].

@@ -53,11 +53,11 @@ enum Purpose {
     /// The command mailbox.
     Command,
     /// A request that writes.
-    Write { origin: Origin, ticket: u64 },
+    Write { origin: Origin, ticket: u64, at: Location },
     /// A request that changes a number.
-    Atomic { origin: Origin, ticket: u64 },
+    Atomic { origin: Origin, ticket: u64, at: Location, atomic: Atomic },
     /// A request that reads `len` bytes.
-    Read { origin: Origin, ticket: u64, len: usize },
+    Read { origin: Origin, ticket: u64, at: Location, len: usize },
 }
 
 impl Purpose {
@@ -177,15 +177,15 @@ impl Master {
     /// oldest request if it `may_execute`. Requests that are refused become answers on the way.
     pub fn poll_operation(
         &mut self,
-        may_execute: impl Fn(Origin, &RequestKind) -> bool,
+        may_execute: impl Fn(Origin, Direction) -> bool,
     ) -> Option<MemoryOperation> {
         let others_first = core::mem::take(&mut self.command_was_last);
         if others_first && let Some(operation) = self.next_request(&may_execute) {
             return Some(operation);
         }
-        if let Some(step) = self.mailbox.take_step() {
+        if let Some((step, id)) = self.mailbox.take_step() {
             self.command_was_last = true;
-            let id = self.begin(Purpose::Command);
+            let id = self.begin(Purpose::Command, id);
             return Some(match step {
                 Step::Read(segments) => MemoryOperation::Read { id, home: Home::Guest, segments },
                 Step::Descriptor(segment, proof) => MemoryOperation::Descriptor { id, segment, proof },
@@ -201,24 +201,23 @@ impl Master {
     }
 
     /// The operation of the next origin in turn.
-    fn next_request(
-        &mut self,
-        may_execute: &impl Fn(Origin, &RequestKind) -> bool,
-    ) -> Option<MemoryOperation> {
+    fn next_request(&mut self, may_execute: &impl Fn(Origin, Direction) -> bool) -> Option<MemoryOperation> {
         loop {
             let (running, windows, is_bus_ready) = (&self.running, &self.windows, self.is_bus_ready);
             let is_idle = |origin| running.iter().all(|(_, running)| !running.holds_up(origin));
             let is_taken =
                 |request: &_| is_bus_ready || !matches!(resolve(windows, request), Ok((Home::Bus, _)));
-            let request = self.buffer.take(|request| {
-                is_idle(request.origin) && may_execute(request.origin, &request.kind) && is_taken(request)
+            let (request, id) = self.buffer.take(|request| {
+                is_idle(request.origin)
+                    && may_execute(request.origin, request.kind.direction())
+                    && is_taken(request)
             })?;
             if messages::is_own(request.at) {
                 self.serve_itself(&request);
                 continue;
             }
             match resolve(&self.windows, &request) {
-                Ok((home, segments)) => return Some(self.execute(request, home, segments)),
+                Ok((home, segments)) => return Some(self.execute(request, id, home, segments)),
                 Err(code) => self.answer(request.origin, request.ticket, code, Bytes::new()),
             }
         }
@@ -240,6 +239,79 @@ impl Master {
     /// come after one that does, from the same origin.
     pub const fn set_bus_ready(&mut self, is_ready: bool) {
         self.is_bus_ready = is_ready;
+    }
+
+    /// Whether an operation that was handed out may be begun now, as by [`Self::poll_operation`].
+    pub fn may_begin(&self, id: OperationId, may_execute: impl Fn(Origin, Direction) -> bool) -> bool {
+        let running = self.running.iter().rev().find(|&&(running, _)| running == id);
+        running.is_some_and(|(_, running)| {
+            let is_allowed = match running.purpose {
+                Purpose::Command => true,
+                Purpose::Write { origin, .. } | Purpose::Atomic { origin, .. } => {
+                    may_execute(origin, Direction::Write)
+                }
+                Purpose::Read { origin, .. } => may_execute(origin, Direction::Read),
+            };
+            is_allowed && !running.is_discarded
+        })
+    }
+
+    /// An operation that was handed out is not begun, because pages have to be brought in for it. It waits until
+    /// [`Self::handle_pages`], is looked at afresh then and comes again, under the same name, if it is still to be executed. Meanwhile it
+    /// is a request that was not begun. Returns as [`Self::handle_done`].
+    pub fn put_back(&mut self, operation: MemoryOperation) -> bool {
+        let id = operation.id();
+        let Some(at) = self.running.iter().rposition(|&(running, _)| running == id) else { return false };
+        let Some((_, Running { purpose, is_discarded })) = self.running.remove(at) else { return false };
+        if !is_discarded {
+            self.keep(id, purpose, operation);
+        }
+        self.mailbox.settle(self.running.front().map(|&(oldest, _)| oldest));
+        self.mailbox.has_finished()
+    }
+
+    /// Puts an operation back to where it came from.
+    fn keep(&mut self, id: OperationId, purpose: Purpose, operation: MemoryOperation) {
+        let (origin, ticket, at, kind) = match (purpose, operation) {
+            (Purpose::Command, operation) => return self.mailbox.put_back(id, operation),
+            (Purpose::Write { origin, ticket, at }, MemoryOperation::Write { data, .. }) => {
+                (origin, ticket, at, RequestKind::Write(Content::Bytes(data)))
+            }
+            (Purpose::Write { origin, ticket, at }, MemoryOperation::Transfer { from, .. }) => {
+                (origin, ticket, at, RequestKind::Write(Content::Lent(from)))
+            }
+            (Purpose::Atomic { origin, ticket, at, atomic }, _) => {
+                (origin, ticket, at, RequestKind::Atomic(atomic))
+            }
+            (Purpose::Read { origin, ticket, at, len }, _) => {
+                (origin, ticket, at, RequestKind::Read { len: u32::try_from(len).unwrap_or(u32::MAX) })
+            }
+            // No operation of a write reads or changes a number.
+            (Purpose::Write { origin, ticket, .. }, _) => {
+                return self.answer(origin, ticket, Code::TargetFault, Bytes::new());
+            }
+        };
+        self.buffer.put_back(Inbound { origin, ticket, at, kind }, id);
+    }
+
+    /// The pages that an operation waits for are there, or can't be had. Returns as [`Self::handle_done`].
+    pub fn handle_pages(&mut self, id: OperationId, result: Result<(), MemoryFault>) -> bool {
+        match result {
+            Ok(()) => {
+                self.mailbox.serve(id);
+                self.buffer.serve(id);
+                false
+            }
+            Err(fault) => {
+                if let Some(Inbound { origin, ticket, .. }) = self.buffer.give_up(id) {
+                    self.answer(origin, ticket, fault_code(fault), Bytes::new());
+                } else if self.mailbox.give_up(id) {
+                    self.mailbox.step_done(Err(fault), &mut self.windows, self.next);
+                    return true;
+                }
+                false
+            }
+        }
     }
 
     /// A memory operation has ended. An `id` that is not known, or not any more, is ignored. Returns whether a command may have got
@@ -353,11 +425,17 @@ impl Master {
         self.refused
     }
 
-    fn execute(&mut self, request: Inbound, home: Home, segments: Vec<Segment>) -> MemoryOperation {
-        let Inbound { origin, ticket, kind, .. } = request;
+    fn execute(
+        &mut self,
+        request: Inbound,
+        id: Option<OperationId>,
+        home: Home,
+        segments: Vec<Segment>,
+    ) -> MemoryOperation {
+        let Inbound { origin, ticket, at, kind } = request;
         match kind {
             RequestKind::Write(content) => {
-                let id = self.begin(Purpose::Write { origin, ticket });
+                let id = self.begin(Purpose::Write { origin, ticket, at }, id);
                 match content {
                     Content::Bytes(data) => MemoryOperation::Write { id, home, segments, data },
                     Content::Lent(from) => MemoryOperation::Transfer { id, home, segments, from },
@@ -365,21 +443,24 @@ impl Master {
             }
             RequestKind::Read { .. } => {
                 let len = segments.iter().map(|segment| segment.len).sum();
-                let id = self.begin(Purpose::Read { origin, ticket, len });
+                let id = self.begin(Purpose::Read { origin, ticket, at, len }, id);
                 MemoryOperation::Read { id, home, segments }
             }
             RequestKind::Atomic(atomic) => {
-                let id = self.begin(Purpose::Atomic { origin, ticket });
+                let id = self.begin(Purpose::Atomic { origin, ticket, at, atomic }, id);
                 let segment = segments.first().copied().unwrap_or(Segment { address: 0, len: 0 });
                 MemoryOperation::Atomic { id, home, segment, action: atomic.action() }
             }
         }
     }
 
-    /// Names a memory operation; later ones have greater names.
-    fn begin(&mut self, purpose: Purpose) -> OperationId {
-        let id = self.next;
-        self.next = OperationId(id.0.wrapping_add(1));
+    /// Names a memory operation; later ones have greater names. One that was put back keeps the `former` name, but is a later one all the
+    /// same: it was looked up just now.
+    fn begin(&mut self, purpose: Purpose, former: Option<OperationId>) -> OperationId {
+        let id = former.unwrap_or(self.next);
+        if former.is_none() {
+            self.next = OperationId(id.0.wrapping_add(1));
+        }
         self.running.push_back((id, Running { purpose, is_discarded: false }));
         id
     }
@@ -387,29 +468,25 @@ impl Master {
     fn end(&mut self, purpose: Purpose, result: MemoryResult) {
         match (purpose, result) {
             (Purpose::Command, result) => self.mailbox.step_done(result, &mut self.windows, self.next),
-            (Purpose::Write { origin, ticket }, Ok(_)) => {
+            (Purpose::Write { origin, ticket, .. }, Ok(_)) => {
                 self.count_served(Direction::Write);
                 self.answer(origin, ticket, Code::Ok, Bytes::new());
             }
-            (Purpose::Read { origin, ticket, len }, Ok(data)) if data.len() == len => {
+            (Purpose::Read { origin, ticket, len, .. }, Ok(data)) if data.len() == len => {
                 self.count_served(Direction::Read);
                 self.answer(origin, ticket, Code::Ok, data);
             }
-            (Purpose::Atomic { origin, ticket }, Ok(former)) if former.len() == Atomic::SIZE as usize => {
+            (Purpose::Atomic { origin, ticket, .. }, Ok(former)) if former.len() == Atomic::SIZE as usize => {
                 self.count_served(Direction::Write);
                 self.answer(origin, ticket, Code::Ok, former);
             }
             (
-                Purpose::Write { origin, ticket }
-                | Purpose::Atomic { origin, ticket }
+                Purpose::Write { origin, ticket, .. }
+                | Purpose::Atomic { origin, ticket, .. }
                 | Purpose::Read { origin, ticket, .. },
                 result,
             ) => {
-                let code = match result {
-                    Err(MemoryFault::Lender) => Code::LocalFault,
-                    Err(MemoryFault::Partial) => Code::Partial,
-                    _ => Code::TargetFault,
-                };
+                let code = result.err().map_or(Code::TargetFault, fault_code);
                 self.answer(origin, ticket, code, Bytes::new());
             }
         }
@@ -428,6 +505,20 @@ impl Master {
             self.refused = self.refused.saturating_add(1);
         }
         self.answers.push_back(Answer { origin, ticket, code, data });
+    }
+}
+
+/// How a request ends whose operation was not executed.
+const fn fault_code(fault: MemoryFault) -> Code {
+    match fault {
+        MemoryFault::Lender => Code::LocalFault,
+        MemoryFault::Partial => Code::Partial,
+        MemoryFault::Busy | MemoryFault::Absent => Code::NoResources,
+        MemoryFault::Unmapped
+        | MemoryFault::TooManyRanges
+        | MemoryFault::ReadOnly
+        | MemoryFault::NotShared
+        | MemoryFault::Refused => Code::TargetFault,
     }
 }
 

@@ -19,6 +19,7 @@ use super::sequence::{Epoch, Sequence};
 use crate::adaptor::Instant;
 use crate::adaptor::address::Location;
 use crate::adaptor::channel::Channel;
+use crate::adaptor::memory::MemoryFault;
 use crate::adaptor::status::{Code, Direction};
 use crate::adaptor::transaction::{Content, Extent, Finished, Payload, Request, RequestKind, TransactionId};
 
@@ -56,6 +57,8 @@ pub(super) struct Initiator {
     /// Outstanding requests whose bytes could not be had when they were to be sent, with how they end: they go as requests to write
     /// nothing, so that the numbers stay whole.
     faults: BTreeMap<TransactionId, Code>,
+    /// The outstanding request whose memory is being brought in: nothing after it is sent before.
+    absent: Option<TransactionId>,
     condemned: Vec<(TransactionId, Code)>,
     condemned_until: Instant,
     trouble: Trouble,
@@ -82,6 +85,7 @@ impl Initiator {
             leased: None,
             probe_at: None,
             faults: BTreeMap::new(),
+            absent: None,
             condemned: Vec::new(),
             condemned_until: Instant::ZERO,
             trouble: Trouble::default(),
@@ -123,7 +127,7 @@ impl Initiator {
 
     /// Whether something waits to be sent.
     pub(super) fn has_next(&self) -> bool {
-        self.confirm_wanted || self.cursor < self.outstanding.len()
+        self.confirm_wanted || self.absent.is_none() && self.cursor < self.outstanding.len()
     }
 
     /// Whether transactions of an abandoned epoch are still to be reported.
@@ -210,7 +214,7 @@ impl Initiator {
         }
         let mut batch = Collector::default();
         while self.outstanding.get(self.cursor).is_some_and(|request| batch.has_room(&request.kind)) {
-            let (at, kind) = self.next_request(find)?;
+            let Some((at, kind)) = self.next_request(find) else { break };
             // What is lent goes alone.
             let Some(kind) = kind.carried() else { break };
             batch.push(at, &kind);
@@ -221,23 +225,44 @@ impl Initiator {
 
     /// The next request, with what goes for its memory.
     fn next_request(&mut self, find: &mut Find<'_>) -> Option<(Location, RequestKind)> {
+        if self.absent.is_some() {
+            return None;
+        }
         let request = self.outstanding.get(self.cursor)?;
         let kind = match &request.kind {
             RequestKind::Write(Payload::Bytes(data)) => RequestKind::Write(data.clone().into()),
             RequestKind::Write(Payload::Memory(source)) => {
-                let found = if self.faults.contains_key(&request.id) { None } else { find(source).ok() };
-                let found = found.filter(|content| content.extent() == source.len).unwrap_or_else(|| {
-                    // If it was sent before, it may have been executed.
-                    let code = if self.cursor < self.sent { Code::LinkLost } else { Code::LocalFault };
-                    self.faults.entry(request.id).or_insert(code);
-                    Bytes::new().into()
-                });
+                let found = if self.faults.contains_key(&request.id) { None } else { Some(find(source)) };
+                if matches!(found, Some(Err(MemoryFault::Absent))) {
+                    self.absent = Some(request.id);
+                    return None;
+                }
+                let found = found
+                    .and_then(Result::ok)
+                    .filter(|content| content.extent() == source.len)
+                    .unwrap_or_else(|| {
+                        // If it was sent before, it may have been executed.
+                        let code = if self.cursor < self.sent { Code::LinkLost } else { Code::LocalFault };
+                        self.faults.entry(request.id).or_insert(code);
+                        Bytes::new().into()
+                    });
                 RequestKind::Write(found)
             }
             RequestKind::Read { len } => RequestKind::Read { len: *len },
             RequestKind::Atomic(atomic) => RequestKind::Atomic(*atomic),
         };
         Some((request.place.at, kind))
+    }
+
+    /// The memory that is waited for is there, or can't be had.
+    pub(super) fn handle_pages(&mut self, result: Result<(), MemoryFault>) {
+        let Some(absent) = self.absent.take() else { return };
+        let place = self.outstanding.iter().position(|request| request.id == absent);
+        if let (Some(place), Err(_)) = (place, result) {
+            // As where it can't be read.
+            let code = if place < self.sent { Code::LinkLost } else { Code::LocalFault };
+            self.faults.entry(absent).or_insert(code);
+        }
     }
 
     /// The next request was sent.
@@ -308,6 +333,7 @@ impl Initiator {
         for request in self.outstanding.drain(..fresh) {
             self.bytes = self.bytes.saturating_sub(request.kind.len());
             let code = self.faults.remove(&request.id).unwrap_or(code);
+            self.absent.take_if(|absent| *absent == request.id);
             let own = brings(&request).min(rest.len());
             // An answer of another length than was asked for: nobody knows what was done.
             let is_whole = !code.is_ok() || count > 1 || rest.len() == brings(&request);
@@ -377,6 +403,7 @@ impl Initiator {
             self.refuse(request.id, unsent);
         }
         self.faults.clear();
+        self.absent = None;
         self.epoch = self.epoch.plus(1);
         self.first = self.window.first;
         (self.cursor, self.sent, self.bytes) = (0, 0, 0);

@@ -115,3 +115,54 @@ fn what_could_not_be_sent_is_forgotten_with_its_epoch_and_its_life() {
     assert_eq!(written.collect::<Vec<_>>(), [(Epoch(1), 8)]);
     assert_eq!(mesh.poll_packet(later, PEER, &mut no_memory).map(|packet| packet.body), None);
 }
+
+/// The lengths of the writes that are sent while the memory of `absent` is being brought in.
+fn sent_without(mesh: &mut Mesh, absent: u64) -> Vec<usize> {
+    let mut load = |source: &Source| {
+        let is_absent = source.segments.iter().any(|segment| segment.address == absent);
+        if is_absent { Err(MemoryFault::Absent) } else { Ok(Bytes::from(vec![7; source.len]).into()) }
+    };
+    let packets = core::iter::from_fn(|| mesh.poll_packet(start(), PEER, &mut load));
+    let lengths = |packet: super::Packet| match packet.body {
+        Body::Write { data, .. } => vec![data.len()],
+        Body::Batch { batch, .. } => batch.requests().map(|(_, kind)| kind.len()).collect(),
+        _ => Vec::new(),
+    };
+    packets.flat_map(lengths).collect()
+}
+
+#[test]
+fn order_what_comes_after_memory_that_is_brought_in_waits_for_it() {
+    for fault in [None, Some(MemoryFault::Unmapped)] {
+        let mut mesh = up();
+        (1..=4).for_each(|id| submit(&mut mesh, start(), id));
+        assert_eq!(sent_without(&mut mesh, 3), [8, 8]);
+        assert_eq!(sent(&mut mesh, None), [0; 0], "it is not asked for again and again");
+        mesh.handle_pages(PEER, fault.map_or(Ok(()), Err));
+        let len = if fault.is_some() { 0 } else { 8 };
+        assert_eq!(sent(&mut mesh, None), [len, 8]);
+        done(&mut mesh, 0, 4, Code::Ok);
+        let third = if fault.is_some() { Code::LocalFault } else { Code::Ok };
+        assert_eq!(ends(&mut mesh), [(1, Code::Ok), (2, Code::Ok), (3, third), (4, Code::Ok)]);
+    }
+}
+
+#[test]
+fn memory_that_does_not_come_in_time_ends_with_its_epoch() {
+    let mut mesh = up();
+    (1..=2).for_each(|id| submit(&mut mesh, start(), id));
+    assert_eq!(sent_without(&mut mesh, 1), [0; 0]);
+    let late = start().after(core::time::Duration::from_millis(360));
+    mesh.handle_timeout(late);
+    assert_eq!(ends(&mut mesh), [(1, Code::NotSent), (2, Code::NotSent)]);
+    // What comes now is nobody's, and what is asked for next does not wait for it.
+    mesh.handle_pages(PEER, Err(MemoryFault::Unmapped));
+    submit(&mut mesh, late, 1);
+    let packet = core::iter::from_fn(|| {
+        mesh.poll_packet(late, PEER, &mut |source| Ok(Bytes::from(vec![7; source.len]).into()))
+    });
+    assert_eq!(
+        packet.filter(|packet| matches!(&packet.body, Body::Write { data, .. } if data.len() == 8)).count(),
+        1
+    );
+}

@@ -271,6 +271,13 @@ impl Mesh {
         packet
     }
 
+    /// The memory with the bytes of the next packet for `to`, which `find` did not have, is there, or can't be had.
+    pub fn handle_pages(&mut self, to: NodeId, result: Result<(), MemoryFault>) {
+        if let Some(session) = self.session(to) {
+            session.handle_pages(result);
+        }
+    }
+
     /// The nodes for which [`Self::poll_packet`] may have a packet, in rising order; for the others it has none.
     pub fn talked_to(&self) -> impl Iterator<Item = NodeId> {
         self.talked_to.iter().copied()

@@ -30,6 +30,7 @@ use crate::adaptor::address::{Location, NodeId};
 use crate::adaptor::channel::{Channel, Origin, PerChannel, Turns};
 use crate::adaptor::event::Event;
 use crate::adaptor::master::Inbound;
+use crate::adaptor::memory::MemoryFault;
 use crate::adaptor::random::Random;
 use crate::adaptor::status::{Code, Direction};
 use crate::adaptor::transaction::{Atomic, Content, Finished, Request, RequestKind};
@@ -546,6 +547,11 @@ impl Session {
     /// The answer to [`InventoryNews::Asked`].
     pub(super) fn send_inventory(&mut self, entries: Bytes) {
         self.inventory.send(entries);
+    }
+
+    /// The memory that the next packet's bytes are in is there, or can't be had.
+    pub(super) fn handle_pages(&mut self, result: Result<(), MemoryFault>) {
+        self.flows.values_mut().for_each(|flows| flows.initiator.handle_pages(result));
     }
 
     pub(super) fn may_execute(&self, now: Instant, channel: Channel, direction: Direction) -> bool {

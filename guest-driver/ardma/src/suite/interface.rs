@@ -26,7 +26,7 @@ pub const CASES: &[Case] = &[
 ];
 
 /// Calls that race with others that undo them.
-const RACES: u32 = 400;
+const RACES: u32 = 2000;
 
 /// The spaces that can be mapped: names and bits of the address.
 const SPACES: [(&str, u64); 6] = [
@@ -122,12 +122,19 @@ fn bad_bars(context: &Context) -> Verdict {
     equal("windows of this file", mine(context)?, 0)
 }
 
-/// The window goes while the call that makes it returns: what the program is told must not be freed memory.
+/// The window goes while the call that makes it returns, and another one comes into its record's place: what the program
+/// is told must be the first one's.
 fn raced_exports(context: &Context) -> Verdict {
     exportable(context)?;
     let memory = Memory::new(PAGE)?;
     let offset = context.adaptor.fixed().window_size.saturating_sub(PAGE);
-    let unexport = || {
+    let other = offset.saturating_sub(PAGE);
+    let export = |offset| {
+        let mut argument = abi::Export { offset, ..good(&memory) };
+        // SAFETY: nothing refers to the memory, and the window is gone before it.
+        unsafe { abi::call(context.adaptor.as_fd(), &mut argument) }.map(|()| argument.offset)
+    };
+    let unexport = |offset| {
         let mut argument = abi::Unexport { offset, ..Default::default() };
         // SAFETY: UNEXPORT touches no memory of this process.
         unsafe { abi::call(context.adaptor.as_fd(), &mut argument) }
@@ -136,23 +143,23 @@ fn raced_exports(context: &Context) -> Verdict {
     let verdict = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                drop(unexport());
+                if unexport(offset).is_ok() {
+                    drop(export(other));
+                    drop(unexport(other));
+                }
             }
         });
-        let verdict = (0..RACES).try_for_each(|_| {
-            let mut argument = abi::Export { offset, ..good(&memory) };
-            // SAFETY: nothing refers to the memory, and the window is gone before it.
-            match unsafe { abi::call(context.adaptor.as_fd(), &mut argument) } {
-                Ok(()) => equal("the offset", argument.offset, offset),
-                // The last one is not taken back yet.
-                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => Ok(()),
-                Err(error) => Err(error.into()),
-            }
+        let verdict = (0..RACES).try_for_each(|_| match export(offset) {
+            Ok(told) => equal("the offset", told, offset),
+            // The last one is not taken back yet.
+            Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => Ok(()),
+            Err(error) => Err(error.into()),
         });
         over.store(true, Ordering::Relaxed);
         verdict
     });
-    drop(unexport());
+    drop(unexport(offset));
+    drop(unexport(other));
     verdict?;
     equal("windows of this file", mine(context)?, 0)
 }

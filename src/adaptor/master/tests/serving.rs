@@ -143,7 +143,7 @@ fn a_source_without_a_lease_waits_and_holds_up_no_other() {
     let (mut master, mut memory) = exporting();
     master.push(write(1, 0, 0, b"a")).unwrap();
     master.push(write(2, 0, 0, b"b")).unwrap();
-    let may_execute = |from, _: &RequestKind| from != origin(1);
+    let may_execute = |from, _| from != origin(1);
     let operation = master.poll_operation(may_execute).unwrap();
     let (id, result) = memory.execute(operation);
     master.handle_done(id, result);
