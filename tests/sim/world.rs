@@ -514,6 +514,11 @@ impl World {
         let slow = std::mem::replace(&mut self.slow, Slow::NONE);
         self.set_register(at, 0x48, cookie);
         self.set_register(at, 0x4c, opcode);
+        // Its process may stand still.
+        let until = self.nodes[&at].paused_until;
+        if until > self.now {
+            self.run_for(until.since(self.now));
+        }
         let status = self.register(at, 0x50) & 0xffff_ffff;
         self.slow = slow;
         status
