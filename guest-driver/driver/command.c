@@ -5,7 +5,9 @@
  * before the next command, and by settle_work, which resets the function where none comes.
  */
 #include <linux/jiffies.h>
+#include <linux/mm.h>
 #include <linux/moduleparam.h>
+#include <linux/nodemask.h>
 #include <linux/random.h>
 #include <linux/sched/signal.h>
 #include <linux/workqueue.h>
@@ -78,8 +80,12 @@ static int ardma_command_errno(struct ardma_adaptor *adaptor, u32 opcode, u32 st
 	case ARDMA_CMD_STATUS_BAD_OPCODE:
 		return -EOPNOTSUPP;
 	case ARDMA_CMD_STATUS_NOT_SHARED:
-		/* Of a list or a run it says nothing about the memory that the driver itself uses. */
-		if (ardma_read32(adaptor, ARDMA_REG_STATUS) & ARDMA_STATUS_MEMORY_PRIVATE)
+		/*
+		 * Of a list or a run it says nothing about the memory that the driver itself uses.
+		 * A probe knows itself which memory it was about.
+		 */
+		if (opcode != ARDMA_CMD_PROBE &&
+		    ardma_read32(adaptor, ARDMA_REG_STATUS) & ARDMA_STATUS_MEMORY_PRIVATE)
 			ardma_set_memory(adaptor, ARDMA_MEMORY_NOT_SHARED);
 		return -EOPNOTSUPP;
 	case ARDMA_CMD_STATUS_MEMORY_FAULT:
@@ -332,6 +338,39 @@ int ardma_command_probe(struct ardma_adaptor *adaptor)
 	if (ret && ret != -ENXIO)
 		return ret;
 	return adaptor->memory == ARDMA_MEMORY_SHARED ? 0 : -EOPNOTSUPP;
+}
+
+/* What the adaptor has found it keeps. */
+static void ardma_command_numa_probed(struct ardma_adaptor *adaptor, void *object, int ret,
+				      u64 result)
+{
+}
+
+/*
+ * A guest may have several memories, and the adaptor can't always tell by itself whether they are
+ * shared: for each NUMA node a descriptor in its memory shows it. The mailbox's is probed after this,
+ * and what that finds is what counts for the driver.
+ */
+void ardma_command_probe_numa(struct ardma_adaptor *adaptor)
+{
+	struct ardma_page mailbox = adaptor->mailbox;
+	int own = page_to_nid(virt_to_page(mailbox.contents));
+	struct ardma_page page;
+	int node;
+
+	for_each_node_state(node, N_MEMORY) {
+		if (adaptor->late.opcode || ardma_health_errno(adaptor))
+			return;
+		if (node == own || ardma_page_create_on(adaptor, &page, node))
+			continue;
+		adaptor->mailbox = page;
+		ardma_command_run(adaptor, ARDMA_CMD_PROBE, get_random_u32(),
+				  ardma_command_numa_probed, NULL);
+		adaptor->mailbox = mailbox;
+		/* Where the answer is missing the adaptor may still read it. */
+		ardma_page_destroy(adaptor, &page,
+				   adaptor->late.opcode || adaptor->health != ARDMA_WELL);
+	}
 }
 
 /* Has the adaptor hold the memory; the result is its key. */

@@ -374,6 +374,7 @@ int ardma_command_export(struct ardma_adaptor *adaptor, struct ardma_grant *gran
 int ardma_command_unexport(struct ardma_adaptor *adaptor, struct ardma_grant *grant,
 			   ardma_command_end end);
 int ardma_command_probe(struct ardma_adaptor *adaptor);
+void ardma_command_probe_numa(struct ardma_adaptor *adaptor);
 int ardma_command_register(struct ardma_adaptor *adaptor, struct ardma_registration *registration,
 			   ardma_command_end end);
 int ardma_command_deregister(struct ardma_adaptor *adaptor, struct ardma_registration *registration,
@@ -386,6 +387,7 @@ int ardma_command_destroy_queue(struct ardma_adaptor *adaptor, u32 number,
 
 /* memory.c: user memory, pages for the adaptor, and run lists. */
 int ardma_page_create(struct ardma_adaptor *adaptor, struct ardma_page *page);
+int ardma_page_create_on(struct ardma_adaptor *adaptor, struct ardma_page *page, int node);
 void ardma_page_destroy(struct ardma_adaptor *adaptor, struct ardma_page *page, bool keep);
 void ardma_page_to_device(struct ardma_adaptor *adaptor, const struct ardma_page *page);
 void ardma_page_to_cpu(struct ardma_adaptor *adaptor, const struct ardma_page *page);

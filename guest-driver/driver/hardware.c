@@ -243,6 +243,7 @@ int ardma_start(struct ardma_adaptor *adaptor)
 	/*
 	 * Where this fails the nodes' memory can still be reached, so it is no reason to give up.
 	 */
+	ardma_command_probe_numa(adaptor);
 	ardma_command_probe(adaptor);
 out:
 	mutex_unlock(&adaptor->command_lock);

@@ -4,6 +4,7 @@
  * described as a list of runs of bus addresses.
  */
 #include <linux/dma-map-ops.h>
+#include <linux/gfp.h>
 #include <linux/iommu.h>
 #include <linux/mm.h>
 #include <linux/sched/mm.h>
@@ -38,11 +39,23 @@ static_assert(ARDMA_LIST_PAGE_SIZE <= PAGE_SIZE);
 /* A page, all zero. */
 int ardma_page_create(struct ardma_adaptor *adaptor, struct ardma_page *page)
 {
-	struct device *dev = &adaptor->pdev->dev;
+	return ardma_page_create_on(adaptor, page, NUMA_NO_NODE);
+}
 
-	page->contents = (void *)get_zeroed_page(GFP_KERNEL_ACCOUNT);
-	if (!page->contents)
+/* The same, of a NUMA node's own memory, or of any. */
+int ardma_page_create_on(struct ardma_adaptor *adaptor, struct ardma_page *page, int node)
+{
+	struct device *dev = &adaptor->pdev->dev;
+	gfp_t flags = GFP_KERNEL_ACCOUNT | __GFP_ZERO;
+	struct page *pages;
+
+	if (node == NUMA_NO_NODE)
+		pages = alloc_page(flags);
+	else
+		pages = alloc_pages_node(node, flags | __GFP_THISNODE | __GFP_NOWARN, 0);
+	if (!pages)
 		return -ENOMEM;
+	page->contents = page_address(pages);
 	page->bus = dma_map_single(dev, page->contents, PAGE_SIZE, DMA_BIDIRECTIONAL);
 	if (!dma_mapping_error(dev, page->bus))
 		return 0;

@@ -23,7 +23,7 @@ guest_start() {
     shift 3
     rm -f "$in" "$out"
     mkfifo "$in" "$out"
-    guest_qemu "$kernel" "$initramfs" "lab.node=$number lab.slowness=$GUEST_SLOWNESS" "$LOGS/guest$number.console.log" \
+    guest_qemu "$kernel" "$initramfs" "lab.node=$number lab.slowness=$GUEST_SLOWNESS ${node_words[$number]:-}" "$LOGS/guest$number.console.log" \
         "$@" <"$in" >"$out" 2>>"$LOGS/guest$number.qemu.log" &
     guest_pid[$number]=$!
     local fd

@@ -170,6 +170,34 @@ lab_debug() {
     LAB_ROOT=$root
 }
 
+# lab_modules RELEASE NAME...: modules of a kernel of the lab, which has none of them. They are fetched once; `lab_module_files` has
+# their paths. Runs as any user: apt has its folders for itself.
+lab_modules() {
+    local release=$1 name folder=$LAB_DIR/modules-$1
+    shift
+    exec {lab_lock}>"$LAB_DIR/lock"
+    flock "$lab_lock"
+    [[ -f $folder/complete && $(<"$folder/complete") == "${*/%/.ko.xz}" ]] || step "$LAB_DIR/modules.log" \
+        "fetching modules of the kernel $release" lab_fetch_modules "$release" "$folder" "${@/%/.ko.xz}"
+    exec {lab_lock}>&-
+    lab_module_files=()
+    for name; do lab_module_files+=("$folder/$name.ko.xz"); done
+}
+
+lab_fetch_modules() {
+    local release=$1 folder=$2 apt=$2/apt options
+    shift 2
+    options=(-q -o "Dir::State=$apt/state" -o "Dir::Cache=$apt/cache" -o Dir::State::status=/dev/null -o APT::Sandbox::User=root)
+    # Newer packaging has the modules in a package of their own.
+    rm -rf "$folder" && mkdir -p "$apt"/{state/lists/partial,cache/archives/partial} && cd "$apt" &&
+        lab_run apt-get "${options[@]}" update &&
+        { lab_run apt-get "${options[@]}" download "linux-modules-$release" ||
+            lab_run apt-get "${options[@]}" download "linux-image-$release"; } &&
+        dpkg-deb --fsys-tarfile "$apt"/*.deb |
+        tar -x -C "$folder" --transform 's|.*/||' --wildcards "${@/#/*/}" &&
+        cd "$REPO" && rm -r "$apt" && echo "$*" >"$folder/complete"
+}
+
 # The kernels in the lab, oldest first, as full releases.
 lab_kernels() {
     local image

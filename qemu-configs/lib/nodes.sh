@@ -5,10 +5,10 @@ declare -A adaptor_pid adaptor_port
 
 # How a node's guest is started: whether its memory is shared (see guest_memory; default: on), whether it may be reset and
 # has a monitor for that (yes or no; default: no, then a reset ends QEMU), its firmware (seabios or ovmf; default: seabios),
-# and more options for its QEMU.
-declare -A node_memory node_resets node_firmware node_qemu
-# More options for a node's adaptor, and whether it has a guest (yes or no; default: yes).
-declare -A adaptor_options node_guest
+# more options for its QEMU, and more words for its kernel's command line.
+declare -A node_memory node_resets node_firmware node_qemu node_words
+# More options for a node's adaptor, a command that it is run by, and whether it has a guest (yes or no; default: yes).
+declare -A adaptor_options adaptor_under node_guest
 # For a node that is another bus of a node's adaptor: that node, which is bus 0, right before it and others of that kind.
 declare -A node_host
 
@@ -67,9 +67,10 @@ has_guest() { [[ ${node_guest[$1]:-yes} == yes ]]; }
 # adaptor_start NODE: starts the adaptor and waits until QEMU can attach, or where it has no guest until other nodes can. Does nothing
 # where another node's adaptor has this one.
 adaptor_start() {
-    local node=$1 socket peer peers=() sockets=() options
+    local node=$1 socket peer peers=() sockets=() options under
     [[ -z ${node_host[$node]:-} ]] || return 0
     read -ra options <<<"${adaptor_options[$1]:-}"
+    read -ra under <<<"${adaptor_under[$1]:-}"
     for ((peer = 1; peer <= NODES; peer++)); do
         if ((peer == node)) || [[ ${node_host[$peer]:-} == "$node" ]]; then
             socket=$WORK/node$peer.sock
@@ -78,7 +79,7 @@ adaptor_start() {
             peers+=(--peer "$peer=127.0.0.1:${adaptor_port[$peer]}")
         fi
     done
-    RUST_LOG=${RUST_LOG:-info} setpriv --pdeathsig KILL -- "$ADAPTOR" adaptor --node-id "$node" \
+    RUST_LOG=${RUST_LOG:-info} "${under[@]}" setpriv --pdeathsig KILL -- "$ADAPTOR" adaptor --node-id "$node" \
         "${sockets[@]}" --listen "127.0.0.1:${adaptor_port[$node]}" "${peers[@]}" "${options[@]}" \
         </dev/null >>"$LOGS/node$node.adaptor.log" 2>&1 &
     adaptor_pid[$node]=$!

@@ -237,12 +237,23 @@ impl<B: Bus> Guest<B> {
 
     /// Exports `len` bytes of memory at `address` to every node; gives the offset in this node's window.
     pub fn export(&mut self, address: u64, len: u64, rights: u32) -> u64 {
+        let (status, offset) = self.try_export(address, len, rights);
+        assert_eq!(status, 0);
+        offset
+    }
+
+    /// The same, with the command's status and its result.
+    pub fn try_export(&mut self, address: u64, len: u64, rights: u32) -> (u32, u64) {
         self.write_list(address, len);
         let nodes = [0x40, 0x48, 0x50, 0x58].map(|at| (at, u64::MAX));
         let fields = [(0x10, u64::MAX), (0x18, len), (0x20, u64::from(rights) | 1 << 32), (0x28, LIST)];
-        let (status, offset) = self.command(1, &[&fields[..], &nodes].concat());
-        assert_eq!(status, 0);
-        offset
+        self.command(1, &[&fields[..], &nodes].concat())
+    }
+
+    /// What STATUS says of its memory: whether it is shared, that it is not, and that some is not.
+    pub fn memory_status(&mut self) -> (bool, bool, bool) {
+        let status = self.register(STATUS);
+        (status >> 1 & 1 == 1, status >> 2 & 1 == 1, status >> 4 & 1 == 1)
     }
 
     /// Writes a list of one run for a command, at [`LIST`].

@@ -22,6 +22,7 @@ mod messages;
 mod node;
 mod proxy;
 mod router;
+mod sharing;
 mod slow_memory;
 mod strangers;
 

@@ -82,6 +82,33 @@ one_way() {
 # holds_part NODE NAME: the export's own guest finds the part there.
 holds_part() { sha256_is "$1" "$2" "$PART_BYTES" "$(head -c "$PART_BYTES" "$KERNEL" | sha256sum)"; }
 
+# on_numa NODE: what a guest's shell does first, so that it and all that it starts have memory of that NUMA node only.
+on_numa() {
+    # shellcheck disable=SC2016 # the guest's shell
+    printf '([ -e /sys/fs/cgroup/cgroup.procs ] || mount -t cgroup2 none /sys/fs/cgroup) && cd /sys/fs/cgroup &&
+        echo +cpuset >cgroup.subtree_control && mkdir -p numa%s && echo %s >numa%s/cpuset.mems && echo $$ >numa%s/cgroup.procs && cd /' \
+        "$1" "$1" "$1" "$1" | tr '\n' ' '
+}
+
+# exports_from NODE NUMANODE NAME BYTES: as `exports`, with memory of that NUMA node.
+exports_from() {
+    local word
+    in_guest "$1" 40 "$(on_numa "$2") && hold $3 ardma export $4 && hear $3 30" || return
+    read -r word place _ <<<"$guest_output"
+    [[ $word == exported && $place == "$1":* ]] && return
+    reason="expected 'exported $1:OFFSET BYTES', not: $guest_output"
+    return 1
+}
+
+# lands NODE PEER NAME: what the node writes is found in the last export.
+lands() {
+    in_guest "$1" 60 "ardma wait $2 --timeout 30 && head -c $PART_BYTES $PAYLOAD >$PART" && asks "$2" "$3" 10 'fill 0' &&
+        in_guest "$1" 60 "ardma copy $PART $place && ardma copy $place --compare $PART" && holds_part "$2" "$3"
+}
+
+# numa_export NODE PEER NUMANODE: an export of its memory works.
+numa_export() { exports_from "$1" "$3" numa 64K && lands "$2" "$1" numa && in_guest "$1" 20 'drop numa'; }
+
 # sha256_is NODE NAME BYTES SUM: of the first bytes of an export; the sum as sha256sum prints it.
 sha256_is() {
     asks "$1" "$2" 60 "sha256 $3" || return
