@@ -5,6 +5,7 @@
 //! whatever has become of who asked.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,7 +17,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::Pages;
 use crate::adaptor::address::NodeId;
-use crate::adaptor::memory::{DeviceId, MemoryFault, OperationId};
+use crate::adaptor::memory::{DeviceId, MemoryFault, OperationId, Segment};
 
 /// Threads of a group at most: so many faults a disk has to serve at a time.
 const THREADS: usize = 4;
@@ -38,13 +39,26 @@ pub enum Group {
     Device(DeviceId),
 }
 
-/// What waits for pages, by the number of its bus.
+/// What waits for pages, by the number of its bus, and for which: what comes later under the same name may need others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Waiter {
     /// A memory operation.
-    Operation(usize, OperationId),
+    Operation(usize, OperationId, Place),
     /// The next packet for a node.
-    Packet(usize, NodeId),
+    Packet(usize, NodeId, Place),
+}
+
+/// Stands for the addresses of some memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place(u64);
+
+impl Place {
+    /// Of these runs of memory, those of several parties one after the other.
+    pub fn of(runs: &[&[Segment]]) -> Self {
+        let mut hasher = DefaultHasher::new();
+        runs.hash(&mut hasher);
+        Self(hasher.finish())
+    }
 }
 
 /// A fault that was served.
@@ -184,17 +198,21 @@ impl Pager {
         Some(served)
     }
 
+    /// Whether anything was served of late, so that it is worth asking for what.
+    pub fn serves(&self) -> bool {
+        !self.fresh.is_empty()
+    }
+
     /// Whether the pages of this group that `waiter` needs were brought in just now.
     pub fn has_served(&self, waiter: Waiter, group: Group) -> bool {
-        let groups = if self.fresh.is_empty() { None } else { self.fresh.get(&waiter) };
-        groups.is_some_and(|groups| groups.iter().any(|(of, at)| *of == group && at.elapsed() < FRESH))
+        self.fresh
+            .get(&waiter)
+            .is_some_and(|groups| groups.iter().any(|(of, at)| *of == group && at.elapsed() < FRESH))
     }
 
     /// What waited does not any more.
     pub fn forget(&mut self, waiter: Waiter) {
-        if !self.fresh.is_empty() {
-            self.fresh.remove(&waiter);
-        }
+        self.fresh.remove(&waiter);
     }
 }
 

@@ -1,7 +1,8 @@
 use super::huge_pages::{HUGE, Pool, huge_file};
-use super::pager::{Group, Pager, Served, Waiter};
+use super::pager::{Group, Pager, Place, Served, Waiter};
 use super::*;
 use crate::adaptor::address::NodeId;
+use crate::adaptor::memory::Segment;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -176,7 +177,8 @@ fn pages_of_a_file_are_brought_in_by_a_thread_and_those_that_can_not_be_slow_are
     let piece = memory.piece(0x1ff8, 16).unwrap();
     let Ok(Presence::Absent(pages)) = piece.presence(true, false) else { panic!("it may have to be read") };
     let mut pager = Pager::new().unwrap();
-    let (group, waiter) = (Group::Guest(0), Waiter::Packet(0, NodeId(1)));
+    let waiting = |len| Waiter::Packet(0, NodeId(1), Place::of(&[&[Segment { address: 0x1ff8, len }]]));
+    let (group, waiter) = (Group::Guest(0), waiting(16));
     assert!(!pager.has_served(waiter, group));
     pager.bring_in(group, waiter, vec![pages.clone()]).unwrap();
     // They stay mapped for the thread, whatever becomes of who asked.
@@ -190,7 +192,9 @@ fn pages_of_a_file_are_brought_in_by_a_thread_and_those_that_can_not_be_slow_are
         }
     };
     assert_eq!(served, Served { waiter, group, result: Ok(()) });
-    assert!(pager.has_served(waiter, group) && !pager.has_served(waiter, Group::Guest(1)));
+    assert!(pager.serves() && pager.has_served(waiter, group));
+    assert!(!pager.has_served(waiter, Group::Guest(1)));
+    assert!(!pager.has_served(waiting(8), group), "the next packet may be of other memory");
     pager.forget(waiter);
     assert!(!pager.has_served(waiter, group));
     // Now they are in memory, so that a read does not wait; a write may be begun where it was told that they are there.

@@ -11,7 +11,7 @@ use crate::adaptor::memory::{
     Home, Lent, MemoryFault, MemoryOperation, MemoryResult, OperationId, Segment, Source,
 };
 use crate::event_loop::Clock;
-use crate::mapped::pager::{Group, Pager, Served, Waiter};
+use crate::mapped::pager::{Group, Pager, Place, Served, Waiter};
 use crate::mapped::{Attempt, Begin};
 
 /// Memory operations executed in a row. A command with a long list has thousands.
@@ -30,18 +30,30 @@ const fn group(number: usize, home: Home) -> Group {
     }
 }
 
+/// What waits where an operation of bus `number` does. One that comes again may have been resolved to other memory.
+fn waiter(number: usize, operation: &MemoryOperation) -> Waiter {
+    let lent = match operation {
+        MemoryOperation::Transfer { from, .. } => &from.source.segments[..],
+        _ => &[],
+    };
+    Waiter::Operation(number, operation.id(), Place::of(&[operation.segments(), lent]))
+}
+
 /// Gives the bytes that the next packet of bus `number` for a node carries.
 pub(super) fn load(pager: &mut Pager, bus: &Bus, number: usize, to: NodeId, source: &Source) -> MemoryResult {
-    let (waiter, group) = (Waiter::Packet(number, to), group(number, source.home));
+    let (waiter, group) =
+        (|| Waiter::Packet(number, to, Place::of(&[&source.segments])), group(number, source.home));
     // What is sent changes nothing here, whenever it was read.
-    let served = pager.has_served(waiter, group);
+    let served = pager.serves() && pager.has_served(waiter(), group);
     match bus.load(source, &Begin { served, lender_served: false, allowed: &|| true }) {
         Attempt::Done(result) => {
-            pager.forget(waiter);
+            if served {
+                pager.forget(waiter());
+            }
             result
         }
         Attempt::Absent(pages) | Attempt::LenderAbsent(pages) => {
-            pager.bring_in(group, waiter, pages)?;
+            pager.bring_in(group, waiter(), pages)?;
             Err(MemoryFault::Absent)
         }
         Attempt::Late => Err(MemoryFault::Refused),
@@ -107,15 +119,16 @@ impl Node {
     /// Executes an operation of bus `number`, or begins what has to come before.
     fn perform(&mut self, now: Instant, number: usize, operation: MemoryOperation) {
         let (id, home) = (operation.id(), operation.home());
-        let waiter = Waiter::Operation(number, id);
         let own = group(number, home);
         let mut lent = own;
-        let served = self.pager.has_served(waiter, own);
+        let serves = self.pager.serves();
+        let served = serves && self.pager.has_served(waiter(number, &operation), own);
         let attempt = match &operation {
             MemoryOperation::Transfer { from, .. } => {
                 let lender = self.paths.own().number(from.lender).unwrap_or(number);
                 lent = group(lender, from.source.home);
-                let served = (served, self.pager.has_served(waiter, lent));
+                let lent_served = serves && self.pager.has_served(waiter(number, &operation), lent);
+                let served = (served, lent_served);
                 match self.locals.get_disjoint_mut([number, lender]) {
                     Ok([local, lender]) => local.transfer(self.clock, &operation, from, lender, served),
                     Err(_) => Some(MemoryFault::Lender.into()),
@@ -131,8 +144,10 @@ impl Node {
         }
         let waits = match attempt {
             None => return,
-            Some(Attempt::Absent(pages)) => self.pager.bring_in(own, waiter, pages),
-            Some(Attempt::LenderAbsent(pages)) => self.pager.bring_in(lent, waiter, pages),
+            Some(Attempt::Absent(pages)) => self.pager.bring_in(own, waiter(number, &operation), pages),
+            Some(Attempt::LenderAbsent(pages)) => {
+                self.pager.bring_in(lent, waiter(number, &operation), pages)
+            }
             Some(Attempt::Late) => {
                 // It waits for another lease, and its pages are there.
                 if let Some(local) = self.locals.get_mut(number) {
@@ -142,7 +157,9 @@ impl Node {
                 return;
             }
             Some(Attempt::Done(result)) => {
-                self.pager.forget(waiter);
+                if serves {
+                    self.pager.forget(waiter(number, &operation));
+                }
                 if let Some(local) = self.locals.get_mut(number) {
                     local.adaptor.handle_memory_done(now, id, result);
                 }
@@ -204,7 +221,7 @@ impl Node {
         let mut progress = false;
         while let Some(Served { waiter, group, result }) = self.pager.poll() {
             progress = true;
-            let (Waiter::Operation(number, _) | Waiter::Packet(number, _)) = waiter;
+            let (Waiter::Operation(number, ..) | Waiter::Packet(number, ..)) = waiter;
             let Some(Local { adaptor, devices, .. }) = self.locals.get_mut(number) else { continue };
             if let (Group::Device(device), Err(_)) = (group, result) {
                 devices.note_failure(device);
@@ -213,8 +230,8 @@ impl Node {
             let is_lent = matches!(group, Group::Guest(of) if of != number);
             let result = if is_lent { result.map_err(|_| MemoryFault::Lender) } else { result };
             match waiter {
-                Waiter::Operation(_, id) => adaptor.handle_pages(now, id, result),
-                Waiter::Packet(_, to) => adaptor.handle_source_pages(to, result),
+                Waiter::Operation(_, id, _) => adaptor.handle_pages(now, id, result),
+                Waiter::Packet(_, to, _) => adaptor.handle_source_pages(to, result),
             }
         }
         progress

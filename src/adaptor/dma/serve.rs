@@ -22,6 +22,10 @@ use crate::adaptor::transaction::{Atomic, Payload, Request, RequestKind};
 /// The most pieces of a queue that are cut in one turn.
 const PIECES_A_TURN: usize = 128;
 
+/// Memory operations of a queue that may be under way when it begins to land more: all whose pages are there end at once. Those that
+/// wait for pages take room that the queues of a guest share.
+const MOST_RUNNING: u32 = 8;
+
 /// What came of looking at the operation that is handed out.
 enum Cut {
     /// A piece of so many bytes is on its way.
@@ -235,8 +239,11 @@ impl Engine {
         Some(Found::Memory(segments))
     }
 
-    /// Puts into local memory what a transaction has read elsewhere.
+    /// Puts into local memory what a transaction has read elsewhere. Where pages are missing, some at a time.
     pub(super) fn land(&mut self, number: Number) -> Option<MemoryOperation> {
+        if self.queue(number)?.running >= MOST_RUNNING {
+            return None;
+        }
         loop {
             let (id, data) = self.queue(number)?.landings.pop_front()?;
             if let Some(Transfer { kind: Kind::Read(segments), .. }) = self.transfers.get_mut(id) {

@@ -519,3 +519,36 @@ fn doorbells_without_end_cost_nothing_that_stays() {
     assert_eq!((after.0, after.2, after.3, after.4), (before.0, before.2, before.3, before.4));
     assert_eq!(after.1, 1);
 }
+
+#[test]
+fn reads_into_memory_whose_pages_are_missing_wait_in_the_queue_and_all_of_them_land() {
+    let mut rig = Rig::new(Duration::ZERO);
+    (0..100).for_each(|_| rig.post(2, 8));
+    rig.ring();
+    rig.settle();
+    let requests = rig.requests();
+    assert_eq!(requests.len(), 100);
+    requests.iter().for_each(|request| rig.finish(request, Code::Ok));
+    let (mut absent, mut most, mut faults) = (VecDeque::new(), 0, 0);
+    loop {
+        while let Some(operation) = rig.engine.poll_operation(rig.now) {
+            let is_landing = operation.segments().iter().any(|segment| segment.address == DATA);
+            if is_landing && !absent.contains(&operation.id()) {
+                absent.push_back(operation.id());
+                faults += 1;
+                rig.engine.put_back(operation);
+            } else {
+                absent.retain(|&id| id != operation.id());
+                rig.execute(&operation);
+            }
+        }
+        most = most.max(absent.len());
+        let Some(&id) = absent.front() else { break };
+        rig.engine.handle_pages(rig.now, id, Ok(()));
+    }
+    assert_eq!(faults, 100);
+    assert!(most <= 8, "{most} at a time");
+    for index in 0..100 {
+        assert_eq!(rig.completion(index), (index + 1, 0, index.into()));
+    }
+}
