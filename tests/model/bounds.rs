@@ -109,7 +109,7 @@ pub struct Bounds {
     pub lease_of_target: Option<Duration>,
     /// The clock of B runs slower than that of A, by half of what the guard band of a lease covers.
     pub slow_clock: bool,
-    /// The end of time.
+    /// How long time goes on.
     pub horizon: Duration,
     /// Packets under way to each node at most; an adaptor is asked for more when there is room.
     pub capacity: usize,
@@ -121,7 +121,8 @@ pub struct Bounds {
     pub races: bool,
     /// So little fails that every transaction has to be done well.
     pub repairs: bool,
-    /// Whether every state at the end of time is tried, whether it recovers.
+    /// Whether every state at the end of time in which nothing is under way is tried, whether it
+    /// recovers.
     pub recovers: bool,
 }
 

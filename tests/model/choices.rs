@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use assured_rdma::adaptor::Instant;
-
 use crate::bounds::{Bounds, Budget};
 use crate::node::Side;
 use crate::state::State;
@@ -157,7 +155,7 @@ impl State {
         actions.extend(Side::ALL.into_iter().filter(|&side| self.must_wake(side)).map(Action::Wake));
         // What is to be repaired was broken for no time.
         let stands_still = actions.len() > before || bounds.repairs && self.is_cut();
-        let is_over = self.now >= Instant::ZERO.after(bounds.horizon);
+        let is_over = self.now >= self.end;
         if stands_still || is_over || self.left.delays == 0 && self.is_busy(can_execute) {
             return;
         }

@@ -80,9 +80,12 @@ impl Model for Bounds {
             }));
         }
         if self.recovers {
+            // What is under way arrives first in a recovery, and that leads from each of the other
+            // states at the end to one of these.
             properties.push(Property::always("every state recovers", |bounds: &Self, state| {
-                let is_at_end = state.now.since(assured_rdma::adaptor::Instant::ZERO) >= bounds.horizon;
-                !is_at_end || state.ledger.broken().is_some() || state.recovers(bounds)
+                let is_to_be_tried =
+                    state.now >= state.end && state.is_settled() && state.ledger.broken().is_none();
+                !is_to_be_tried || state.recovers(bounds)
             }));
         }
         // A model in which nothing happens breaks no line either.

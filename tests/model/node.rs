@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ahash::AHasher;
@@ -282,11 +282,6 @@ impl Node {
         self.adaptor.handle_corrupt(self.side.other().id());
     }
 
-    /// Whether there is a request that may be executed now.
-    pub fn can_execute(&self, now: Instant) -> bool {
-        self.clone().execute(now).is_some()
-    }
-
     /// Executes the next request that may be executed now; [`Self::finish`] is to follow.
     pub fn execute(&mut self, now: Instant) -> Option<Execution> {
         let operation = self.adaptor.poll_memory(self.clock(now))?;
@@ -411,26 +406,45 @@ fn block_of(segments: &[Segment]) -> usize {
     ((segments[0].address - guest::EXPORTED) / BLOCK_SIZE) as usize
 }
 
-/// A node that states share until one of them changes it, with a digest, so that a node that did not change is not hashed
-/// again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A node that states share until one of them changes it, with what takes long to find out, so that
+/// it is found out once: a digest, and whether there is something to execute at a moment.
+#[derive(Clone, Debug)]
 pub struct Shared {
     node: Arc<Node>,
     digest: u64,
+    can_execute: OnceLock<(Instant, bool)>,
 }
 
 impl Shared {
     pub fn new(node: Node) -> Self {
-        Self { digest: digest(&node), node: Arc::new(node) }
+        Self { digest: digest(&node), node: Arc::new(node), can_execute: OnceLock::new() }
     }
 
     pub fn change<R>(&mut self, change: impl FnOnce(&mut Node) -> R) -> R {
         let node = Arc::make_mut(&mut self.node);
         let result = change(node);
         self.digest = digest(node);
+        self.can_execute = OnceLock::new();
         result
     }
+
+    /// Whether there is a request that may be executed now.
+    pub fn can_execute(&self, now: Instant) -> bool {
+        let find_out = || Node::clone(&self.node).execute(now).is_some();
+        match *self.can_execute.get_or_init(|| (now, find_out())) {
+            (moment, can_execute) if moment == now => can_execute,
+            _ => find_out(),
+        }
+    }
 }
+
+impl PartialEq for Shared {
+    fn eq(&self, other: &Self) -> bool {
+        self.node == other.node
+    }
+}
+
+impl Eq for Shared {}
 
 fn digest(node: &Node) -> u64 {
     let mut hasher = AHasher::default();
