@@ -77,8 +77,11 @@ impl From<Fields> for Packet {
         Self {
             source: NodeId(fields.nodes[0]),
             destination: NodeId(fields.nodes[1]),
-            source_incarnation: Incarnation(fields.incarnations[0]),
-            destination_incarnation: Incarnation(fields.incarnations[1]),
+            source_incarnation: Incarnation(fields.incarnations[0].max(1)),
+            destination_incarnation: Incarnation(match body {
+                Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => 0,
+                _ => fields.incarnations[1],
+            }),
             channel: if fields.nodes[0] & 1 == 1 && body.is_of_a_flow() {
                 Channel::Bulk
             } else {

@@ -196,7 +196,10 @@ impl Peer {
                 source: Self::ID,
                 destination: NodeId(1),
                 source_incarnation: Self::SELF,
-                destination_incarnation: self.victim,
+                destination_incarnation: match body {
+                    Body::Join { .. } => Incarnation(0),
+                    _ => self.victim,
+                },
                 channel,
                 body: body.clone(),
             };

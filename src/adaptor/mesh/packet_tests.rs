@@ -218,6 +218,38 @@ fn golden_bytes_of_what_the_ends_of_a_link_say() {
 }
 
 #[test]
+fn a_hello_names_an_incarnation() {
+    let parsed = |nonce, incarnation| {
+        let (versions, epoch, echo, lease, inventory) = (Versions::OWN, Epoch(1), 0, 150_000, 1);
+        let body = Body::Hello { versions, epoch, nonce, echo, lease, inventory };
+        let source_incarnation = Incarnation(incarnation);
+        let packet = Packet { source_incarnation, body, ..write_packet() };
+        Packet::parse(Bytes::from(emitted(&packet))).map(|found| assert_eq!(found, packet))
+    };
+    for nonce in [5, 0] {
+        assert_eq!(parsed(nonce, 7), Ok(()));
+        assert_eq!(parsed(nonce, 0), Err(ParseError::Field));
+    }
+}
+
+#[test]
+fn what_the_ends_of_a_link_say_is_for_no_incarnation() {
+    for body in [
+        Body::Join { role: Role::NODE, versions: Versions::OWN, wants_reply: true },
+        Body::Refuse { reason: Refusal::Duplicate },
+        Body::Routes(routes(&[(1, 1, 5)])),
+    ] {
+        let parsed = |incarnation| {
+            let destination_incarnation = Incarnation(incarnation);
+            let packet = Packet { destination_incarnation, body: body.clone(), ..write_packet() };
+            Packet::parse(Bytes::from(emitted(&packet))).map(|_| ())
+        };
+        assert_eq!(parsed(0), Ok(()));
+        assert_eq!(parsed(4), Err(ParseError::Field), "{body:?}");
+    }
+}
+
+#[test]
 fn a_join_names_its_sender() {
     let join = |source, role, incarnation| {
         let body = Body::Join { role, versions: Versions::OWN, wants_reply: false };
@@ -451,8 +483,11 @@ fn packet() -> impl Strategy<Value = Packet> {
     (ids, body()).prop_map(|((s, d, si, di, bulk), body)| Packet {
         source: NodeId(s),
         destination: NodeId(d),
-        source_incarnation: Incarnation(si),
-        destination_incarnation: Incarnation(di),
+        source_incarnation: Incarnation(si.max(1)),
+        destination_incarnation: Incarnation(match body {
+            Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => 0,
+            _ => di,
+        }),
         channel: if bulk && body.is_of_a_flow() { Channel::Bulk } else { Channel::Small },
         body,
     })
