@@ -105,6 +105,9 @@ enum Kind {
     },
 }
 
+/// The least of its incarnations: neither it nor the lie about it is 0, which no packet has.
+const FIRST_INCARNATION: u64 = 2;
+
 /// What the hostile node knows.
 #[derive(Debug)]
 pub struct Hostile {
@@ -126,7 +129,7 @@ pub struct Hostile {
 impl Default for Hostile {
     fn default() -> Self {
         Self {
-            incarnation: 1,
+            incarnation: FIRST_INCARNATION,
             peer_incarnation: 0,
             nonce: 0,
             peer_epoch: 0,
@@ -142,7 +145,7 @@ impl Default for Hostile {
 impl Hostile {
     /// It becomes another incarnation, or an old one again.
     pub fn restart(&mut self, incarnation: u8) {
-        self.incarnation = incarnation.into();
+        self.incarnation = FIRST_INCARNATION + u64::from(incarnation);
         (self.epoch, self.next, self.answered) = (0, 0, 0);
     }
 
@@ -228,6 +231,8 @@ impl Hostile {
             Kind::Hello { wants_reply, nonce, echo } => {
                 let lease = crafted.len.checked_add(LEASE_MICROS).unwrap_or(0);
                 let echo = echo.or(self.nonce);
+                // Others are no packets.
+                let nonce = if wants_reply { nonce.max(1) } else { 0 };
                 Body::Hello { wants_reply, epoch: own_epoch, nonce, echo, lease, inventory: crafted.offset }
             }
             Kind::Write => {

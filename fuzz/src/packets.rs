@@ -41,8 +41,9 @@ impl From<Fields> for Packet {
         let data: Bytes = fields.data.into();
         let body = match fields.command % 15 {
             kind @ 0..2 => {
-                let (nonce, echo, lease) = (fields.address, fields.stamp, fields.count);
-                Body::Hello { wants_reply: kind == 0, epoch, nonce, echo, lease, inventory: fields.sequence }
+                let (wants_reply, echo, lease) = (kind == 0, fields.stamp, fields.count);
+                let nonce = if wants_reply { fields.address.max(1) } else { 0 };
+                Body::Hello { wants_reply, epoch, nonce, echo, lease, inventory: fields.sequence }
             }
             2 => Body::Write { progress, sequence, at, data },
             3 => Body::Read { progress, sequence, at, len: fields.count },
@@ -72,8 +73,11 @@ impl From<Fields> for Packet {
         Self {
             source: NodeId(fields.nodes[0]),
             destination: NodeId(fields.nodes[1]),
-            source_incarnation: Incarnation(fields.incarnations[0]),
-            destination_incarnation: Incarnation(fields.incarnations[1]),
+            source_incarnation: Incarnation(fields.incarnations[0].max(1)),
+            destination_incarnation: Incarnation(match body {
+                Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => 0,
+                _ => fields.incarnations[1],
+            }),
             channel: if fields.nodes[0] & 1 == 1 && body.is_of_a_flow() {
                 Channel::Bulk
             } else {

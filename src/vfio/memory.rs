@@ -231,7 +231,7 @@ impl GuestMemory {
             ),
             Sharing::Unknown if is_new => info!(
                 "guest memory, {size:#x} bytes at {address:#x}: QEMU's process can't be looked at (another PID namespace or \
-                 user), so that no other node reaches this memory before the guest's driver has shown that it is shared"
+                 user), or has not mapped this file, so that no other node reaches this memory before the guest's driver has shown that it is shared"
             ),
             _ => {}
         }

@@ -195,7 +195,10 @@ impl Peer {
                 source: Self::ID,
                 destination: NodeId(1),
                 source_incarnation: Self::SELF,
-                destination_incarnation: self.victim,
+                destination_incarnation: match body {
+                    Body::Join { .. } => Incarnation(0),
+                    _ => self.victim,
+                },
                 channel,
                 body: body.clone(),
             };
@@ -259,7 +262,7 @@ fn floods() -> Vec<(&'static str, Channel, Vec<Body>)> {
     let hello = |wants_reply| Body::Hello {
         wants_reply,
         epoch: Epoch(0),
-        nonce: 9,
+        nonce: if wants_reply { 9 } else { 0 },
         echo: 0,
         lease: 150_000,
         inventory: 5,

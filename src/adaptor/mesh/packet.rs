@@ -423,7 +423,20 @@ impl Packet {
             return Err(ParseError::Field);
         }
         let (source, destination) = (NodeId(source), NodeId(destination));
-        Ok(Self { source, destination, source_incarnation, destination_incarnation, channel, body })
+        let packet = Self { source, destination, source_incarnation, destination_incarnation, channel, body };
+        packet.is_sound().then_some(packet).ok_or(ParseError::Field)
+    }
+
+    /// Whether incarnations and nonces are such as its command can have. (A [`Body::Join`] of no life is answered: see
+    /// [`Packet::joiner`].)
+    const fn is_sound(&self) -> bool {
+        match self.body {
+            Body::Hello { wants_reply, nonce, .. } => {
+                self.source_incarnation.0 != 0 && wants_reply == (nonce != 0)
+            }
+            Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => self.destination_incarnation.0 == 0,
+            _ => true,
+        }
     }
 }
 

@@ -208,6 +208,40 @@ fn golden_bytes_of_what_the_ends_of_a_link_say() {
 }
 
 #[test]
+fn a_hello_names_an_incarnation_and_has_a_nonce_and_a_welcome_has_none() {
+    let parsed = |wants_reply, nonce, incarnation| {
+        let (epoch, echo, lease, inventory) = (Epoch(1), 0, 150_000, 1);
+        let body = Body::Hello { wants_reply, epoch, nonce, echo, lease, inventory };
+        let source_incarnation = Incarnation(incarnation);
+        let packet = Packet { source_incarnation, body, ..write_packet() };
+        Packet::parse(Bytes::from(emitted(&packet))).map(|found| assert_eq!(found, packet))
+    };
+    assert_eq!(parsed(true, 5, 7), Ok(()));
+    assert_eq!(parsed(false, 0, 7), Ok(()));
+    assert_eq!(parsed(true, 0, 7), Err(ParseError::Field), "a HELLO without a nonce");
+    assert_eq!(parsed(false, 5, 7), Err(ParseError::Field), "a WELCOME with a nonce");
+    assert_eq!(parsed(true, 5, 0), Err(ParseError::Field), "a HELLO of no incarnation");
+    assert_eq!(parsed(false, 0, 0), Err(ParseError::Field), "a WELCOME of no incarnation");
+}
+
+#[test]
+fn what_the_ends_of_a_link_say_is_for_no_incarnation() {
+    for body in [
+        Body::Join { role: Role::NODE, wants_reply: true },
+        Body::Refuse { reason: Refusal::Duplicate },
+        Body::Routes(routes(&[(1, 1, 5)])),
+    ] {
+        let parsed = |incarnation| {
+            let destination_incarnation = Incarnation(incarnation);
+            let packet = Packet { destination_incarnation, body: body.clone(), ..write_packet() };
+            Packet::parse(Bytes::from(emitted(&packet))).map(|_| ())
+        };
+        assert_eq!(parsed(0), Ok(()));
+        assert_eq!(parsed(4), Err(ParseError::Field), "{body:?}");
+    }
+}
+
+#[test]
 fn a_join_names_its_sender() {
     let join = |source, role, incarnation| {
         let body = Body::Join { role, wants_reply: false };
@@ -344,7 +378,7 @@ fn body() -> impl Strategy<Value = Body> {
             |(wants_reply, epoch, [nonce, echo], [lease, inventory])| Body::Hello {
                 wants_reply,
                 epoch,
-                nonce,
+                nonce: if wants_reply { nonce.max(1) } else { 0 },
                 echo,
                 lease,
                 inventory
@@ -410,8 +444,11 @@ fn packet() -> impl Strategy<Value = Packet> {
     (ids, body()).prop_map(|((s, d, si, di, bulk), body)| Packet {
         source: NodeId(s),
         destination: NodeId(d),
-        source_incarnation: Incarnation(si),
-        destination_incarnation: Incarnation(di),
+        source_incarnation: Incarnation(si.max(1)),
+        destination_incarnation: Incarnation(match body {
+            Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => 0,
+            _ => di,
+        }),
         channel: if bulk && body.is_of_a_flow() { Channel::Bulk } else { Channel::Small },
         body,
     })
