@@ -1,7 +1,8 @@
 //! The process's log, on standard error.
 //!
-//! Writing a line never waits for whoever reads it: lines go into a bounded queue, and a thread of its own writes them out ([`queue`]).
-//! What comes again and again is limited for the whole program here, by the place in the code that says it ([`repeats`]).
+//! Writing a line never waits for whoever reads it: lines go into a bounded queue, and a thread of
+//! its own writes them out (`queue`). What comes again and again is limited for the whole program
+//! here, by the place in the code that says it (`repeats`).
 
 pub mod filter;
 mod queue;

@@ -7,13 +7,25 @@
 
 use core::time::Duration;
 
-use super::Session;
+use super::{Outputs, Session};
 use crate::adaptor::Instant;
 use crate::adaptor::channel::Channel;
+use crate::adaptor::event::Event;
 use crate::adaptor::mesh::limits::{HELLO_AGAIN, HELLO_GAP, HELLOS_AWAITED, KEEPALIVE_PARTS};
 use crate::adaptor::mesh::packet::Body;
+use crate::adaptor::mesh::versions::Versions;
 
 impl Session {
+    /// Whether there is a version of the protocol that the peer, of which a Hello came, speaks too.
+    pub(super) fn speaks_alike(&mut self, versions: Versions, out: &mut Outputs) -> bool {
+        let is_strange = versions.common(Versions::OWN).is_none();
+        if is_strange && !self.is_strange {
+            out.events.push_back(Event::VersionDiffers { peer: self.peer, versions });
+        }
+        self.is_strange = is_strange;
+        !is_strange
+    }
+
     /// The peer gave a sign of life.
     pub(super) fn heard(&mut self, now: Instant) {
         self.unanswered = 0;
@@ -92,6 +104,6 @@ impl Session {
         let lease = self.leases.announce();
         let epoch = self.flows.get(Channel::Small).initiator.epoch();
         let inventory = self.inventory.own_version();
-        Some(Body::Hello { wants_reply, epoch, nonce, echo, lease, inventory })
+        Some(Body::Hello { versions: Versions::OWN, epoch, nonce, echo, lease, inventory })
     }
 }
