@@ -1,8 +1,8 @@
-//! The process's file descriptors: how many there may be, and that strangers leave enough of them to the guests.
+//! The process's file descriptors: how many there may be, and that strangers and guests leave enough of them to others.
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -14,6 +14,18 @@ const OWN: u64 = 16;
 
 /// Descriptors below this number are for whoever connects over TCP; the kernel gives out the lowest that is free.
 static FOR_STRANGERS: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// The most files of a guest's memory: more than QEMU has slots for DIMMs and nodes. And the least, whatever the limit is.
+const MOST_FILES: usize = 1024;
+const LEAST_FILES: usize = 32;
+/// The most files of all guests. Each is mapped, and Linux lets a process have 65530 mappings.
+const FILES_OF_ALL: usize = 32 << 10;
+/// The bytes in these files, half of what a process can address on x86-64.
+const BYTES_OF_ALL: u64 = 1 << 46;
+
+/// What a guest may have of them.
+static FILES: AtomicUsize = AtomicUsize::new(MOST_FILES);
+static BYTES: AtomicU64 = AtomicU64::new(BYTES_OF_ALL);
 
 /// There are not enough descriptors for a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +75,19 @@ pub fn prepare(guests: usize) {
     let (limit, guests) = (limit(), u64::try_from(guests).unwrap_or(u64::MAX));
     // Where there are few, peers need some too.
     let kept = OF_A_GUEST.saturating_mul(guests).saturating_add(OWN).min(limit / 2);
-    FOR_STRANGERS.store(limit.saturating_sub(kept), Ordering::Relaxed);
+    let strangers = limit.saturating_sub(kept);
+    FOR_STRANGERS.store(strangers, Ordering::Relaxed);
+    // Half of what strangers may have: who comes over the network needs some whatever guests do.
+    let files = usize::try_from(strangers / 2).unwrap_or(usize::MAX).min(FILES_OF_ALL);
+    let count = usize::try_from(guests).unwrap_or(usize::MAX).max(1);
+    let share = files.checked_div(count).unwrap_or(files).clamp(LEAST_FILES, MOST_FILES);
+    FILES.store(share, Ordering::Relaxed);
+    BYTES.store(BYTES_OF_ALL.checked_div(guests.max(1)).unwrap_or(BYTES_OF_ALL), Ordering::Relaxed);
+}
+
+/// How many files the memory of a guest may be in, and how many bytes these may have together, so that other guests have as much.
+pub fn share_of_a_guest() -> (usize, u64) {
+    (FILES.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed))
 }
 
 /// Whether this descriptor, which has just been opened for somebody who connects over TCP, leaves enough to guests.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use arbitrary::Arbitrary;
 use assured_rdma::adaptor::Region;
+use assured_rdma::adaptor::memory::MemoryFault;
 use assured_rdma_fuzz::hostile::Crafted;
 use assured_rdma_fuzz::stage::{Stage, WINDOW};
 use libfuzzer_sys::fuzz_target;
@@ -51,6 +52,10 @@ enum Step {
     Idle,
     Honest(u16),
     Reset,
+    /// Page faults of so many operations of the hostile node, from the next one on.
+    Slow(u8),
+    /// Those are served, or cannot be.
+    Served(bool),
 }
 
 /// Steps of one input.
@@ -113,6 +118,8 @@ fuzz_target!(|input: (bool, Vec<Step>)| {
             Step::Idle => stage.idle(),
             Step::Honest(offset) => stage.use_honestly(offset.into()),
             Step::Reset => stage.reset(),
+            Step::Slow(operations) => stage.slow_down(operations),
+            Step::Served(well) => stage.serve_faults(if well { Ok(()) } else { Err(MemoryFault::Refused) }),
         }
     }
     // However it went, the honest node is served.

@@ -7,6 +7,7 @@ use assured_rdma::adaptor::mesh::batch::{Batch, Collector, SHORT};
 use assured_rdma::adaptor::mesh::neighbour::{MAX_HOPS, Refusal, Role, Route, Routes};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
+use assured_rdma::adaptor::mesh::versions::Versions;
 use assured_rdma::adaptor::status::Code;
 use assured_rdma::adaptor::transaction::{Atomic, RequestKind};
 use bytes::Bytes;
@@ -38,11 +39,15 @@ impl From<Fields> for Packet {
         let offset = fields.address & OFFSET_MASK;
         let at = if fields.address >> 63 == 0 { Location::memory(offset) } else { Location::io(offset) };
         let code = Code::ALL[usize::from(fields.code) % Code::ALL.len()];
+        let [smallest, more, ..] = fields.acknowledge.to_le_bytes();
+        let smallest = smallest.max(1);
+        let versions = Versions::new(smallest, smallest.saturating_add(more), 0).unwrap_or(Versions::OWN);
         let data: Bytes = fields.data.into();
         let body = match fields.command % 15 {
             kind @ 0..2 => {
                 let (nonce, echo, lease) = (fields.address, fields.stamp, fields.count);
-                Body::Hello { wants_reply: kind == 0, epoch, nonce, echo, lease, inventory: fields.sequence }
+                let nonce = if kind == 0 { nonce } else { 0 };
+                Body::Hello { versions, epoch, nonce, echo, lease, inventory: fields.sequence }
             }
             2 => Body::Write { progress, sequence, at, data },
             3 => Body::Read { progress, sequence, at, len: fields.count },
@@ -54,7 +59,7 @@ impl From<Fields> for Packet {
                 let [bus_bits, further, ..] = fields.address.to_le_bytes();
                 let role =
                     if fields.count & 1 != 0 { Role::Router } else { Role::Adaptor { bus_bits, further } };
-                Body::Join { role, wants_reply: fields.sequence & 1 != 0 }
+                Body::Join { role, versions, wants_reply: fields.sequence & 1 != 0 }
             }
             9 => Body::Refuse { reason: Refusal::ALL[usize::from(fields.code) % Refusal::ALL.len()] },
             12 => {
@@ -72,8 +77,11 @@ impl From<Fields> for Packet {
         Self {
             source: NodeId(fields.nodes[0]),
             destination: NodeId(fields.nodes[1]),
-            source_incarnation: Incarnation(fields.incarnations[0]),
-            destination_incarnation: Incarnation(fields.incarnations[1]),
+            source_incarnation: Incarnation(fields.incarnations[0].max(1)),
+            destination_incarnation: Incarnation(match body {
+                Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => 0,
+                _ => fields.incarnations[1],
+            }),
             channel: if fields.nodes[0] & 1 == 1 && body.is_of_a_flow() {
                 Channel::Bulk
             } else {

@@ -1,14 +1,15 @@
 //! The stage of the target `flow`: a whole adaptor (node 1) between an honest peer (node 2, another adaptor, linked without
 //! delay) and a hostile one (node 3), of which the fuzzer chooses every packet.
 //!
-//! What has to hold, whatever node 3 does: nothing panics or runs for ever; no memory is touched but what was exported to the
-//! node that asks, and no message is there but what it sent to a doorbell that is open to it; bytes of others are not sent to node 3; the bytes held stay bounded; every access of the
-//! adaptor's own guest is answered within the deadline; the honest node's accesses end well.
+//! What has to hold, whatever node 3 does, and however long the memory that it uses takes: nothing panics or runs for ever; no
+//! memory is touched but what was exported to the node that asks, and no message is there but what it sent to a doorbell that is
+//! open to it; bytes of others are not sent to node 3; the bytes held stay bounded; every access of the adaptor's own guest is
+//! answered within the deadline; the honest node's accesses end well.
 
 use std::time::Duration;
 
 use assured_rdma::adaptor::address::{Geometry, NodeId};
-use assured_rdma::adaptor::memory::{MemoryFault, MemoryOperation, Segment};
+use assured_rdma::adaptor::memory::{MemoryFault, MemoryOperation, OperationId, Segment};
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::mesh::framing::Framer;
 use assured_rdma::adaptor::mesh::packet::{Body, Packet};
@@ -77,6 +78,10 @@ pub struct Stage {
     pub now: Instant,
     tested: Adaptor,
     memory: Vec<u8>,
+    /// How many of the hostile node's operations, from the next one on, find their pages absent.
+    absent: u8,
+    /// Page faults that are being served.
+    faults: Vec<OperationId>,
     honest: Adaptor,
     pub hostile: Hostile,
     /// Cuts what the hostile node sends into packets, as a link does.
@@ -107,12 +112,21 @@ fn adaptor(node: NodeId) -> Adaptor {
     Adaptor::new(settings)
 }
 
+/// As each driver begins: memory space and bus master, and a session.
+fn begin(now: Instant, adaptor: &mut Adaptor) {
+    let enabled = adaptor.handle_store(now, Region::Config, 4, &[6, 0]);
+    let begun = adaptor.handle_store(now, Region::Registers, 0x1d0, &1u32.to_le_bytes());
+    assert!(enabled.is_ok() && begun.is_ok());
+}
+
 impl Default for Stage {
     fn default() -> Self {
         let mut stage = Self {
             now: Instant::from_nanos(1_000_000),
             tested: adaptor(TESTED),
             memory: Vec::new(),
+            absent: 0,
+            faults: Vec::new(),
             honest: adaptor(HONEST),
             hostile: Hostile::default(),
             framer: Framer::default(),
@@ -124,6 +138,7 @@ impl Default for Stage {
             next_tag: 1,
             at_rest: 0,
         };
+        begin(stage.now, &mut stage.honest);
         stage.tested.handle_link_up(stage.now, HONEST);
         stage.honest.handle_link_up(stage.now, TESTED);
         stage.enable();
@@ -136,12 +151,7 @@ impl Stage {
     /// What the tested node's guest does after a reset.
     fn enable(&mut self) {
         self.memory = vec![PRIVATE_BYTE; MEMORY];
-        // Memory space and bus master.
-        let enabled = self.tested.handle_store(self.now, Region::Config, 4, &[6, 0]);
-        assert!(enabled.is_ok());
-        // As each driver begins.
-        let begun = self.tested.handle_store(self.now, Region::Registers, 0x1d0, &1u32.to_le_bytes());
-        assert!(begun.is_ok());
+        begin(self.now, &mut self.tested);
         for (cookie, export) in (1..).zip(EXPORTS) {
             let address = usize::try_from(export.address).expect("is in memory");
             self.memory[address..][..EXPORT_LEN as usize].fill(export.fill);
@@ -259,6 +269,36 @@ impl Stage {
         self.enable();
     }
 
+    /// The next operations of the hostile node, that many, have page faults.
+    pub fn slow_down(&mut self, operations: u8) {
+        self.absent = operations;
+    }
+
+    /// The page faults up to now are served, well or not.
+    pub fn serve_faults(&mut self, result: Result<(), MemoryFault>) {
+        for id in core::mem::take(&mut self.faults) {
+            self.tested.handle_pages(self.now, id, result);
+        }
+        self.settle();
+    }
+
+    /// The operation, unless it has a page fault or is not to be begun any more.
+    fn begin(&mut self, operation: MemoryOperation) -> Option<MemoryOperation> {
+        let id = operation.id();
+        let is_absent = self.absent > 0 && is_of_hostile(&operation);
+        if !is_absent && self.tested.may_begin(self.now, id) {
+            return Some(operation);
+        }
+        self.tested.handle_page_fault(self.now, operation);
+        if is_absent {
+            self.absent -= 1;
+            self.faults.push(id);
+        } else {
+            self.tested.handle_pages(self.now, id, Ok(()));
+        }
+        None
+    }
+
     /// The tested adaptor's guest loads, or checks; one at a time, as a bus does.
     pub fn load(&mut self, region: Region, offset: u64, len: usize) {
         if self.load.is_none() && self.store.is_none() {
@@ -320,8 +360,10 @@ impl Stage {
         let offset = u64::from(TESTED.0) * WINDOW + offset % (EXPORT_LEN - 8);
         let stored = self.honest.handle_store(self.now, Region::Access, offset, &[HONEST_BYTE; 8]);
         assert!(stored.is_ok(), "the honest node has a free write buffer");
-        let status = self.honest_load(Region::Assurance, offset & !0xfff, 8192);
-        assert!(status.iter().all(|&byte| byte == 0), "the honest node's store failed: {status:?}");
+        for at in [offset, offset + 7] {
+            let status = self.honest_load(Region::Assurance, at & !3, 4);
+            assert_eq!(status[..], [0; 4], "the honest node's store failed");
+        }
         assert_eq!(self.honest_load(Region::Access, offset, 8)[..], [HONEST_BYTE; 8]);
     }
 
@@ -389,6 +431,7 @@ impl Stage {
         while let Some(operation) = self.tested.poll_memory(now) {
             progress = true;
             judge(&operation);
+            let Some(operation) = self.begin(operation) else { continue };
             let result = execute(&mut self.memory, &operation);
             self.tested.handle_memory_done(now, operation.id(), result);
         }
@@ -462,6 +505,16 @@ fn judge(operation: &MemoryOperation) {
             "isolation: {operation:?} is outside of what was exported"
         );
     }
+}
+
+/// Whether all that it reaches was exported to the hostile node.
+fn is_of_hostile(operation: &MemoryOperation) -> bool {
+    let is_hostile = |segment: &Segment| {
+        EXPORTS.iter().any(|export| {
+            export.node == HOSTILE && (export.address..export.address + EXPORT_LEN).contains(&segment.address)
+        })
+    };
+    operation.segments().iter().all(is_hostile)
 }
 
 /// Nothing but what the hostile node may read, or has written itself, is sent to it.

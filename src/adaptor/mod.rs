@@ -314,7 +314,8 @@ impl Adaptor {
     /// [`Self::poll_memory`] after [`Self::handle_pages`], under the same name, if it may be executed then.
     pub fn handle_page_fault(&mut self, now: Instant, operation: MemoryOperation) {
         if Engine::is_own(operation.id()) {
-            self.engine.put_back(operation);
+            self.engine.put_back(now, operation);
+            self.pass_on_engine(now);
         } else if self.master.put_back(operation) {
             self.run(now);
         }

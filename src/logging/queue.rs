@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// Bytes that may wait to be written.
 const LIMIT: usize = 256 << 10;
+/// The time between two attempts at a writer that does not block.
+const AGAIN: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
 struct State {
@@ -81,12 +83,12 @@ impl Shared {
             let (batch, lost) = self.take();
             // What can't be written has nowhere else to go.
             let (first, second) = batch.as_slices();
-            let _ = out.write_all(first).and_then(|()| out.write_all(second));
+            let _ = write_all(&mut out, first).and_then(|()| write_all(&mut out, second));
             if lost > 0 {
-                let _ = writeln!(
-                    out,
-                    "assured-rdma: {lost} lines of the log were lost here: nobody read standard error"
+                let line = format!(
+                    "assured-rdma: {lost} lines of the log were lost here: nobody read standard error\n"
                 );
+                let _ = write_all(&mut out, line.as_bytes());
             }
             let _ = out.flush();
             self.lock().is_writing = false;
@@ -102,6 +104,20 @@ impl Shared {
         state.is_writing = true;
         (core::mem::take(&mut state.waiting), core::mem::take(&mut state.lost))
     }
+}
+
+/// As [`Write::write_all`], also where somebody else has made the file non-blocking: then it is tried again after a while.
+fn write_all(out: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match out.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(AGAIN),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// A queue as env_logger takes it: each write is a line.
@@ -129,6 +145,18 @@ mod tests {
     #[test]
     fn a_reader_that_stands_still_holds_nobody_up_and_learns_how_much_it_missed() {
         let (reader, writer) = io::pipe().unwrap();
+        write_to_a_slow_reader(reader, writer);
+    }
+
+    /// Standard error may be shared with a program that has made it so.
+    #[test]
+    fn nor_are_lines_lost_uncounted_where_the_writer_does_not_block() {
+        let (reader, writer) = io::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&writer, true).unwrap();
+        write_to_a_slow_reader(reader, writer);
+    }
+
+    fn write_to_a_slow_reader(reader: io::PipeReader, writer: io::PipeWriter) {
         let queue = Queue::to(writer).unwrap();
         let line = |number: u32| format!("{number:0>99}\n");
         // Far more than pipe and queue hold.

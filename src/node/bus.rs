@@ -17,6 +17,7 @@ use crate::descriptors;
 use crate::event_loop::Turn;
 use crate::mapped::{Attempt, Begin};
 use crate::poller::{Interest, Poller, Report, Token};
+use crate::reaper;
 use crate::vfio::{Connection, DeviceShape, Listener};
 
 /// How long to leave a new guest waiting after the process ran out of descriptors or memory.
@@ -201,6 +202,8 @@ impl Bus {
         if let Err(shortage) = descriptors::room_for_a_guest() {
             // It sees that the connection ends, and can try again.
             log::error!("{}guest turned away: {shortage}", self.label);
+            connection.close();
+            reaper::release(connection);
             return Ok(());
         }
         let token = Token(self.next_token);

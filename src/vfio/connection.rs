@@ -14,7 +14,7 @@ mod dma;
 
 pub use dma::{DmaDone, DmaError, DmaKind, DmaRefused, MAX_DMA, MAX_DMA_TRANSFER, MAX_DMA_WRITE};
 
-use super::descriptors::DescriptorQueue;
+use super::descriptors::{Descriptor, DescriptorQueue};
 use super::message::{Command, HEADER_SIZE, Header, Kind, MAX_MESSAGE, RegionAccess};
 use super::request::{ConnectionId, DeviceShape, Echo, ReplyToken, Request};
 use super::socket::{self, Missing};
@@ -24,7 +24,7 @@ use log::warn;
 use std::fmt;
 use std::io::{self, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 /// Bytes that one receive asks for.
@@ -78,7 +78,7 @@ impl std::error::Error for Broken {}
 struct Message {
     header: Header,
     body: Bytes,
-    descriptors: Vec<OwnedFd>,
+    descriptors: Vec<Descriptor>,
     /// Why descriptors that it came with are missing.
     missing: Option<Missing>,
 }

@@ -6,17 +6,49 @@
 
 use super::message::{Command, Header, MAX_DESCRIPTORS};
 use super::socket::Missing;
+use crate::reaper;
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// Descriptors in waiting from which on nothing more is received.
 const LIMIT: usize = 4 * MAX_DESCRIPTORS;
+
+/// A descriptor that a client has sent. It may be the last one of a large memory, or of a file on a slow file system, so that
+/// another thread closes what nobody takes over.
+#[derive(Debug)]
+pub struct Descriptor(Option<OwnedFd>);
+
+impl Descriptor {
+    /// Its number.
+    pub fn number(&self) -> RawFd {
+        self.0.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    /// Takes it over.
+    pub fn take(mut self) -> Option<OwnedFd> {
+        self.0.take()
+    }
+}
+
+impl From<OwnedFd> for Descriptor {
+    fn from(descriptor: OwnedFd) -> Self {
+        Self(Some(descriptor))
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        if let Some(descriptor) = self.0.take() {
+            reaper::release(descriptor);
+        }
+    }
+}
 
 #[derive(Debug)]
 struct Group {
     /// The owner's first byte, in bytes from the start of the stream.
     owner: u64,
-    descriptors: Vec<OwnedFd>,
+    descriptors: Vec<Descriptor>,
     missing: Option<Missing>,
 }
 
@@ -42,9 +74,10 @@ impl DescriptorQueue {
         input: &[u8],
         position: u64,
         begin: usize,
-        descriptors: Vec<OwnedFd>,
+        mut descriptors: Vec<Descriptor>,
         missing: Option<Missing>,
     ) {
+        descriptors.truncate(MAX_DESCRIPTORS);
         let owner = self.find_owner(input, position, begin);
         match self.groups.back_mut() {
             Some(group) if group.owner == owner => {
@@ -59,7 +92,7 @@ impl DescriptorQueue {
 
     /// Takes out the descriptors of the message at `position`, and why some are missing. Those of messages before it
     /// are closed.
-    pub fn take(&mut self, position: u64) -> (Vec<OwnedFd>, Option<Missing>) {
+    pub fn take(&mut self, position: u64) -> (Vec<Descriptor>, Option<Missing>) {
         while let Some(group) = self.groups.pop_front_if(|group| group.owner <= position) {
             if group.owner == position {
                 return (group.descriptors, group.missing);

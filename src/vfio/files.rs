@@ -3,12 +3,12 @@
 //! A file is mapped once and whole, whatever number of ranges is in it: so the number of mappings of this process does not
 //! grow with that of the ranges, and huge pages are never cut. What a range may reach is decided where it is looked up.
 //!
-//! Invariant: the bytes of a file are reached only while they are known to be those that the guest sees.
+//! Invariant: a guest has no more files, and bytes in them, than its share; and the bytes of a file are reached only while they are known to be those that the guest sees.
 
 use super::memory::MapError;
 use super::sharing::{FileId, Sharing};
 use crate::mapped::{Held, Mapping, Piece};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::collections::HashMap;
 use std::fs::File;
 use std::sync::{Arc, Weak};
@@ -16,6 +16,35 @@ use vm_memory::FileOffset;
 
 /// With fewer files than this it is not worth while to look for those that are gone.
 const FORGET_AT: usize = 32;
+
+/// What there is of a guest's files, those included that another thread is still giving back.
+#[derive(Debug, Default)]
+struct Usage {
+    files: AtomicUsize,
+    bytes: AtomicU64,
+}
+
+/// A file's part of that.
+#[derive(Debug)]
+struct Part {
+    usage: Arc<Usage>,
+    bytes: u64,
+}
+
+impl Part {
+    fn new(usage: &Arc<Usage>, bytes: u64) -> Self {
+        usage.files.fetch_add(1, Ordering::Relaxed);
+        usage.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Self { usage: Arc::clone(usage), bytes }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.usage.files.fetch_sub(1, Ordering::Relaxed);
+        self.usage.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
 
 /// A file that ranges are in.
 #[derive(Debug)]
@@ -30,10 +59,17 @@ pub(super) struct GuestFile {
     found: Sharing,
     /// What the guest wrote into its memory was read here.
     is_proven: AtomicBool,
+    _part: Part,
 }
 
 impl GuestFile {
-    fn map(file: Arc<File>, len: u64, is_writable: bool, found: Sharing) -> Result<Self, MapError> {
+    fn map(
+        file: Arc<File>,
+        len: u64,
+        is_writable: bool,
+        found: Sharing,
+        part: Part,
+    ) -> Result<Self, MapError> {
         let mapping = match found {
             Sharing::Private => None,
             Sharing::Shared | Sharing::Unknown => {
@@ -42,7 +78,8 @@ impl GuestFile {
                 Some(Mapping::of_file(place, len, is_writable)?)
             }
         };
-        Ok(Self { _file: Held::new(file), mapping, len, found, is_proven: AtomicBool::new(false) })
+        let is_proven = AtomicBool::new(false);
+        Ok(Self { _file: Held::new(file), mapping, len, found, is_proven, _part: part })
     }
 
     /// Whether its bytes are those that the guest sees.
@@ -70,14 +107,34 @@ impl GuestFile {
 }
 
 /// Those that ranges are in now.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Files {
     known: HashMap<FileId, Weak<GuestFile>>,
     /// With so many, those that are gone are forgotten.
     forget_at: usize,
+    usage: Arc<Usage>,
+    /// The most files, and bytes in them.
+    share: (usize, u64),
 }
 
 impl Files {
+    /// No files, and at most so many, with so many bytes together.
+    pub fn new(share: (usize, u64)) -> Self {
+        Self { known: HashMap::new(), forget_at: 0, usage: Arc::default(), share }
+    }
+
+    /// The part of a file with so many bytes, if the share is not used up.
+    fn take(&self, len: u64) -> Result<Part, MapError> {
+        let (files, bytes) = self.share;
+        if self.usage.files.load(Ordering::Relaxed) >= files {
+            return Err(MapError::TooManyFiles(files));
+        }
+        if self.usage.bytes.load(Ordering::Relaxed).saturating_add(len) > bytes {
+            return Err(MapError::TooLarge(bytes));
+        }
+        Ok(Part::new(&self.usage, len))
+    }
+
     /// The file for a range that ends at the byte `end` of it. `judge` is asked where no range is in the file yet.
     ///
     /// # Errors
@@ -109,14 +166,15 @@ impl Files {
             self.known.retain(|_, known| known.strong_count() > 0);
             self.forget_at = self.known.len().saturating_mul(2).max(FORGET_AT);
         }
+        let part = self.take(len)?;
         let guest_file = match known {
             // It has grown, or was mended.
             Some(known) => {
-                let next = GuestFile::map(file, len, id.is_writable(), known.found)?;
+                let next = GuestFile::map(file, len, id.is_writable(), known.found, part)?;
                 next.is_proven.store(known.is_proven.load(Ordering::Relaxed), Ordering::Relaxed);
                 next
             }
-            None => GuestFile::map(file, len, id.is_writable(), judge(&id))?,
+            None => GuestFile::map(file, len, id.is_writable(), judge(&id), part)?,
         };
         let guest_file = Arc::new(guest_file);
         self.known.insert(id, Arc::downgrade(&guest_file));

@@ -1,5 +1,6 @@
 //! The MSI-X vectors' event descriptors, by which QEMU (or KVM) is told of interrupts.
 
+use super::descriptors::Descriptor;
 use super::message::SetIrqs;
 use log::debug;
 use std::collections::VecDeque;
@@ -38,6 +39,7 @@ impl Interrupts {
     /// An errno: EINVAL for vectors that there are not, descriptors that do not fit or are no eventfd, EOPNOTSUPP for what
     /// this device's interrupts do not do.
     pub fn apply(&mut self, set: &SetIrqs, events: Vec<OwnedFd>) -> Result<(), i32> {
+        let events: Vec<_> = events.into_iter().map(Descriptor::from).collect();
         let data = set.flags & vfio::VFIO_IRQ_SET_DATA_TYPE_MASK;
         let action = set.flags & vfio::VFIO_IRQ_SET_ACTION_TYPE_MASK;
         let disable = data == vfio::VFIO_IRQ_SET_DATA_NONE && set.count == 0;
@@ -118,11 +120,12 @@ fn is_writable(event: &EventFd) -> bool {
 }
 
 /// Takes over an event descriptor. Writing to it must never block: QEMU's do not, others are made so.
-fn event_from(descriptor: OwnedFd) -> io::Result<EventFd> {
-    let link = fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))?;
+fn event_from(descriptor: Descriptor) -> io::Result<EventFd> {
+    let link = fs::read_link(format!("/proc/self/fd/{}", descriptor.number()))?;
     if link.as_os_str() != "anon_inode:[eventfd]" {
         return Err(io::ErrorKind::InvalidInput.into());
     }
+    let descriptor = descriptor.take().ok_or(io::ErrorKind::InvalidInput)?;
     // SAFETY: F_GETFL takes no argument and touches no memory of ours.
     let flags = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_GETFL) };
     if flags < 0 {

@@ -2,13 +2,15 @@
 
 use super::connection::Connection;
 use super::request::{ConnectionId, DeviceShape};
+use crate::reaper;
 use log::warn;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 /// Clients that are turned away in a row, before others get their turn.
@@ -108,6 +110,7 @@ impl Listener {
             };
             if occupied {
                 warn!("{} has a client already: another one was turned away", self.path.display());
+                turn_away(stream);
                 continue;
             }
             self.connections = self.connections.wrapping_add(1);
@@ -130,6 +133,14 @@ impl Drop for Listener {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Closes the connection of a client that is not let in. What it has sent may be the last reference to a large memory, so that another
+/// thread gives it back.
+fn turn_away(stream: UnixStream) {
+    // It fails where the client has closed before.
+    let _ = stream.shutdown(Shutdown::Both);
+    reaper::release(stream);
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {

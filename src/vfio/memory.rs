@@ -10,6 +10,7 @@ use super::message::{DmaMap, DmaUnmap};
 use super::ranges::{Backing, Range, Ranges, Refused};
 use super::sharing::{FileId, Sharing};
 use crate::adaptor::memory::{AtomicAction, MemoryFault, MemoryOperation, MemoryResult, Segment};
+use crate::descriptors::{self, Advice};
 use crate::mapped::{Attempt, Begin, Held, Piece, copy, prepare};
 use bytes::{Buf, Bytes};
 use core::convert::identity;
@@ -37,6 +38,10 @@ pub enum MapError {
     Overlap,
     /// As many ranges are mapped as there may be.
     TooMany,
+    /// The guest's memory is in as many files as it may be.
+    TooManyFiles(usize),
+    /// The files would have more bytes together than they may.
+    TooLarge(u64),
     /// The descriptor is not that of a regular file.
     NotAFile,
     /// The file ends before the range does.
@@ -56,6 +61,8 @@ impl MapError {
         match self {
             Self::Overlap => libc::EEXIST,
             Self::TooMany => libc::ENOSPC,
+            Self::TooManyFiles(_) => libc::EMFILE,
+            Self::TooLarge(_) => libc::ENOMEM,
             Self::Map(error) => error.raw_os_error().unwrap_or(libc::EINVAL),
             Self::Range | Self::NotAFile | Self::FileTooShort { .. } => libc::EINVAL,
         }
@@ -72,6 +79,13 @@ impl fmt::Display for MapError {
                 "{MAX_RANGES} ranges are mapped already; with larger pages, or without an IOMMU in the guest \
                  (iommu=pt), it needs fewer"
             ),
+            Self::TooManyFiles(most) => {
+                let advice = Advice(descriptors::limit());
+                write!(f, "no room for one more file: it has {most}, which is a guest's share; {advice}")
+            }
+            Self::TooLarge(most) => {
+                write!(f, "its files would have more than {most:#x} bytes together, which is a guest's share")
+            }
             Self::NotAFile => f.write_str("the descriptor is not that of a file that can be mapped"),
             Self::FileTooShort { needed, size } => {
                 write!(f, "the range ends at {needed:#x} in a file of {size:#x} bytes")
@@ -128,9 +142,14 @@ impl GuestMemory {
     }
 
     fn with_room(ranges: usize) -> Self {
+        Self::with_share(ranges, descriptors::share_of_a_guest())
+    }
+
+    /// In at most so many files, with so many bytes together.
+    fn with_share(ranges: usize, share: (usize, u64)) -> Self {
         Self {
             ranges: Ranges::new(ranges),
-            files: Files::default(),
+            files: Files::new(share),
             buffers: RefCell::default(),
             missing: None,
             seen_file: false,
@@ -212,7 +231,7 @@ impl GuestMemory {
             ),
             Sharing::Unknown if is_new => info!(
                 "guest memory, {size:#x} bytes at {address:#x}: QEMU's process can't be looked at (another PID namespace or \
-                 user), so that no other node reaches this memory before the guest's driver has shown that it is shared"
+                 user), or has not mapped this file, so that no other node reaches this memory before the guest's driver has shown that it is shared"
             ),
             _ => {}
         }

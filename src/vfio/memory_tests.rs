@@ -83,6 +83,38 @@ fn bytes_land_at_the_offset_in_the_file() {
 }
 
 #[test]
+fn a_guest_has_no_more_files_and_bytes_than_its_share_and_what_it_gives_back_it_has_again() {
+    let mut memory = GuestMemory::with_share(100, (3, 0x10_0000));
+    let files: Vec<_> = (0..4).map(|_| sealed(0x1000)).collect();
+    let add =
+        |memory: &mut GuestMemory, at: u64, file: &File| map(memory, range(at, 0x1000, 0, 3), Some(file));
+    for (at, file) in (0..3).zip(&files) {
+        add(&mut memory, at << 12, file).unwrap();
+        add(&mut memory, (at + 8) << 12, file).unwrap();
+    }
+    assert!(matches!(add(&mut memory, 3 << 12, &files[3]), Err(MapError::TooManyFiles(3))));
+    unmap(&mut memory, 0, 0x1000, 0).unwrap();
+    assert!(matches!(add(&mut memory, 3 << 12, &files[3]), Err(MapError::TooManyFiles(3))), "half of it");
+    unmap(&mut memory, 8 << 12, 0x1000, 0).unwrap();
+    add(&mut memory, 3 << 12, &files[3]).unwrap();
+    // By its flag, all of it.
+    unmap(&mut memory, 0, 0, DmaUnmapFlags::UNMAP_ALL.bits()).unwrap();
+    // One that grows is mapped anew each time, for as long as ranges are in what it was.
+    let grows = named(c"grows", 0x1000, 0);
+    for at in 0..3u64 {
+        grows.set_len((at + 1) << 12).unwrap();
+        map(&mut memory, range(at << 12, 0x1000, at << 12, 3), Some(&grows)).unwrap();
+    }
+    grows.set_len(4 << 12).unwrap();
+    let more = map(&mut memory, range(3 << 12, 0x1000, 3 << 12, 3), Some(&grows));
+    assert!(matches!(more, Err(MapError::TooManyFiles(3))), "{more:?}");
+    unmap(&mut memory, 0, 0, DmaUnmapFlags::UNMAP_ALL.bits()).unwrap();
+    add(&mut memory, 0, &sealed(0xf_f000)).unwrap();
+    assert!(matches!(add(&mut memory, 1 << 12, &sealed(0x2000)), Err(MapError::TooLarge(0x10_0000))));
+    add(&mut memory, 1 << 12, &sealed(0x1000)).unwrap();
+}
+
+#[test]
 fn a_segment_spans_adjacent_ranges_but_no_gap() {
     let file = sealed(0x4000);
     let mut memory = GuestMemory::new();

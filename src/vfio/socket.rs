@@ -1,5 +1,6 @@
 //! Receives bytes and file descriptors from a UNIX socket in one system call.
 
+use super::descriptors::Descriptor;
 use super::message::MAX_DESCRIPTORS;
 use bytes::BytesMut;
 use std::io;
@@ -12,7 +13,7 @@ pub struct Received {
     pub len: usize,
     /// The descriptors that came with them. Linux ends a receive after the buffer that carried descriptors, so they
     /// belong to the last thing that was sent.
-    pub descriptors: Vec<OwnedFd>,
+    pub descriptors: Vec<Descriptor>,
     /// Why some of them are missing, where some are.
     pub missing: Option<Missing>,
 }
@@ -26,11 +27,15 @@ pub enum Missing {
     NoRoom,
 }
 
-/// Room for the control message with [`MAX_DESCRIPTORS`] descriptors, aligned as control messages have to be.
-type Control = [u64; 10];
+/// The most descriptors that Linux lets anybody send with a message. What there is no room for the kernel closes while this process
+/// waits, which may take long.
+const MOST_SENT: usize = 253;
+
+/// Room for the control message with so many descriptors, aligned as control messages have to be.
+type Control = [u64; 129];
 
 /// Bytes of the control message.
-const DESCRIPTORS_SIZE: u32 = (MAX_DESCRIPTORS * size_of::<RawFd>()) as u32;
+const DESCRIPTORS_SIZE: u32 = (MOST_SENT * size_of::<RawFd>()) as u32;
 
 /// Receives into the spare capacity of `buffer`, without waiting.
 ///
@@ -39,7 +44,7 @@ const DESCRIPTORS_SIZE: u32 = (MAX_DESCRIPTORS * size_of::<RawFd>()) as u32;
 pub fn receive(socket: &UnixStream, buffer: &mut BytesMut) -> io::Result<Received> {
     let spare = buffer.spare_capacity_mut();
     let mut part = libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: spare.len() };
-    let mut control: Control = [0; 10];
+    let mut control: Control = [0; 129];
     // SAFETY: `msghdr` is plain data for which all zeroes is a valid value (no name, no parts, no control).
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
     message.msg_iov = &mut part;
@@ -59,10 +64,12 @@ pub fn receive(socket: &UnixStream, buffer: &mut BytesMut) -> io::Result<Receive
     let filled = buffer.len().saturating_add(len);
     // SAFETY: recvmsg wrote `len` bytes at the start of the spare capacity, so that `filled` bytes are initialised.
     unsafe { buffer.set_len(filled) };
-    let are_missing = message.msg_flags & libc::MSG_CTRUNC != 0;
-    // What does not fit into the control buffer is cut off behind those that do.
-    let why = if descriptors.len() < MAX_DESCRIPTORS { Missing::NoRoom } else { Missing::TooMany };
-    Ok(Received { len, descriptors, missing: are_missing.then_some(why) })
+    let missing = if descriptors.len() > MAX_DESCRIPTORS {
+        Some(Missing::TooMany)
+    } else {
+        (message.msg_flags & libc::MSG_CTRUNC != 0).then_some(Missing::NoRoom)
+    };
+    Ok(Received { len, descriptors, missing })
 }
 
 /// Takes ownership of every descriptor in the message's control buffer.
@@ -70,7 +77,7 @@ pub fn receive(socket: &UnixStream, buffer: &mut BytesMut) -> io::Result<Receive
 /// # Safety
 /// `message` has been filled in by a `recvmsg` whose control buffer is still there, and its descriptors have not been taken
 /// before.
-unsafe fn take_descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
+unsafe fn take_descriptors(message: &libc::msghdr) -> Vec<Descriptor> {
     let mut descriptors = Vec::new();
     // SAFETY: by this function's condition the control buffer is valid, and the kernel laid out what is in it.
     let mut control = unsafe { libc::CMSG_FIRSTHDR(message) };
@@ -88,7 +95,7 @@ unsafe fn take_descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
                 // promised.
                 let descriptor = unsafe { first.add(index).read_unaligned() };
                 // SAFETY: the kernel has just opened this descriptor for us; nobody else owns it.
-                descriptors.push(unsafe { OwnedFd::from_raw_fd(descriptor) });
+                descriptors.push(unsafe { OwnedFd::from_raw_fd(descriptor) }.into());
             }
         }
         // SAFETY: as for CMSG_FIRSTHDR; `control` is a header in the buffer.

@@ -37,7 +37,7 @@ fn bounded_where_nobody_reads_standard_error_loads_are_answered_and_sigterm_is_o
     fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
     while writer.write(&[b'x'; 4096]).is_ok() {}
     fcntl_setfl(&writer, flags).unwrap();
-    let mut adaptor = Killed(place.start_after("", 1, writer));
+    let mut adaptor = Killed(place.start_after("", 1, &[], writer));
 
     let socket = place.socket(1);
     in_time("loads of a guest", move || {

@@ -93,13 +93,13 @@ impl Place {
         node
     }
 
-    /// Starts `node` with this for its standard error, after `setup` of a shell, and waits until its socket is there.
-    pub fn start_after(&self, setup: &str, node: u8, stderr: impl Into<Stdio>) -> Child {
+    /// Starts `node` with these options and this for its standard error, after `setup` of a shell, and waits until its socket is there.
+    pub fn start_after(&self, setup: &str, node: u8, options: &[&str], stderr: impl Into<Stdio>) -> Child {
         let script = format!("{setup} exec \"$@\"");
         let mut command = Command::new("sh");
         command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_assured-rdma"), "adaptor"]);
         command.args(["--node-id", &node.to_string(), "--listen", &self.address(node).to_string()]);
-        command.arg("--socket-path").arg(self.socket(node));
+        command.arg("--socket-path").arg(self.socket(node)).args(options);
         let child = command.env_remove("RUST_LOG").stderr(stderr).spawn().unwrap();
         let end = Instant::now() + PATIENCE;
         while !self.socket(node).exists() {

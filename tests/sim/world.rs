@@ -261,9 +261,12 @@ impl World {
     pub fn restart(&mut self, id: NodeId) {
         let host = self.nodes[&id].host;
         let others = self.neighbours(host);
+        let ends = self.ends.len();
         for &other in &others {
             self.cut(host, other);
         }
+        // Who is killed says nothing more.
+        self.ends.truncate(ends);
         self.start_process(host, self.processes[&host].buses);
         for &other in &others {
             self.link(host, other);

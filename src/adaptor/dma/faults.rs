@@ -3,8 +3,10 @@
 //! Invariant: each of them counts as one that is under way, of its queue and in the order of names, until it has ended; what was
 //! destroyed or reset meanwhile is never handed out again.
 
+use super::keys::Key;
+use super::orders::Waiting;
 use super::queue::Number;
-use super::{Engine, OperationId};
+use super::{Engine, OperationId, Purpose};
 use crate::adaptor::Instant;
 use crate::adaptor::memory::{MemoryFault, MemoryOperation};
 
@@ -24,9 +26,12 @@ impl Engine {
 
     /// An operation that was handed out is not begun, because pages have to be brought in for it; it comes again after
     /// [`Self::handle_pages`].
-    pub fn put_back(&mut self, operation: MemoryOperation) {
+    pub fn put_back(&mut self, now: Instant, operation: MemoryOperation) {
         if self.may_begin(operation.id()) {
             self.faults.push_back(Fault { operation, is_served: false });
+            if let Some(Waiting::Key(key)) = self.waiting {
+                self.drop_faults_of_key(now, key);
+            }
         }
     }
 
@@ -50,6 +55,22 @@ impl Engine {
     pub(super) fn next_served(&mut self) -> Option<MemoryOperation> {
         let at = self.faults.iter().position(|fault| fault.is_served)?;
         self.faults.remove(at).map(|fault| fault.operation)
+    }
+
+    /// What waits for pages of memory that is to be let go of is not begun any more: who waits for that waits for no disk.
+    pub(super) fn drop_faults_of_key(&mut self, now: Instant, key: Key) {
+        let running = self.running.iter();
+        let ids: Vec<_> = running
+            .filter(|(.., purpose)| match purpose {
+                Purpose::List(of, _) => *of == key,
+                Purpose::Land(transfer) => self.transfers.holds(*transfer, key),
+                Purpose::Ring | Purpose::Complete | Purpose::Wake | Purpose::Doze => false,
+            })
+            .map(|(id, ..)| *id)
+            .collect();
+        for id in ids {
+            self.handle_pages(now, id, Err(MemoryFault::Unmapped));
+        }
     }
 
     /// What waits of a queue is not begun any more.

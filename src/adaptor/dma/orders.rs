@@ -47,10 +47,7 @@ impl Engine {
             Order::Register { domain, rights, runs } => {
                 self.keys.register(domain, rights, runs).map(|key| Some(key.0.into()))
             }
-            Order::Deregister(key) => self.keys.deregister(key).map(|is_gone| {
-                self.waiting = (!is_gone).then_some(Waiting::Key(key));
-                is_gone.then_some(0)
-            }),
+            Order::Deregister(key) => self.deregister(now, key).map(|is_gone| is_gone.then_some(0)),
             Order::Create(shape) => self.create(shape).map(|number| Some(number.into())),
             Order::Destroy(number) => self.destroy(now, number).map(|number| {
                 self.waiting = Some(Waiting::Queue(number));
@@ -64,6 +61,16 @@ impl Engine {
     /// How the order ended: COMMAND_RESULT, or why not.
     pub const fn poll_order_done(&mut self) -> Option<Result<u64, CommandStatus>> {
         self.finished.take()
+    }
+
+    /// From now on nobody finds the memory, and what waits for its pages is not begun. Whether nothing uses it any more.
+    fn deregister(&mut self, now: Instant, key: Key) -> Result<bool, CommandStatus> {
+        if self.keys.deregister(key)? {
+            return Ok(true);
+        }
+        self.drop_faults_of_key(now, key);
+        self.waiting = Some(Waiting::Key(key));
+        Ok(false)
     }
 
     fn create(&mut self, shape: QueueShape) -> Result<Number, CommandStatus> {

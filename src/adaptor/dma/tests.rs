@@ -536,7 +536,7 @@ fn reads_into_memory_whose_pages_are_missing_wait_in_the_queue_and_all_of_them_l
             if is_landing && !absent.contains(&operation.id()) {
                 absent.push_back(operation.id());
                 faults += 1;
-                rig.engine.put_back(operation);
+                rig.engine.put_back(rig.now, operation);
             } else {
                 absent.retain(|&id| id != operation.id());
                 rig.execute(&operation);

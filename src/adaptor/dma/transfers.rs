@@ -109,6 +109,15 @@ impl Transfers {
         slot.transfer.as_mut()
     }
 
+    /// Whether a piece uses memory of the key.
+    pub(super) fn holds(&self, id: TransactionId, key: Key) -> bool {
+        let transfer = split(id).and_then(|(index, generation)| {
+            let slot = self.slots.get(position(index)).filter(|slot| slot.generation == generation)?;
+            slot.transfer.as_ref()
+        });
+        transfer.is_some_and(|transfer| transfer.held.keys().contains(&key))
+    }
+
     pub(super) fn remove(&mut self, id: TransactionId) -> Option<Transfer> {
         let (index, generation) = split(id)?;
         let slot = self.slots.get_mut(position(index)).filter(|slot| slot.generation == generation)?;

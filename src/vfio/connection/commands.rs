@@ -1,5 +1,6 @@
 //! What each command is: answered here from the device's shape, refused, or made into a request.
 
+use super::super::descriptors::Descriptor;
 use super::super::message::{
     Command, DeviceInfo, DmaMap, DmaUnmap, Header, IrqInfo, RegionAccess, RegionInfo, SetIrqs,
 };
@@ -42,7 +43,11 @@ impl Connection {
                 return match DmaMap::parse(&body) {
                     Some(map) if descriptors.len() <= 1 => {
                         let token = self.token(&header, Echo::Nothing);
-                        Some(Request::DmaMap { token, map, file: descriptors.pop() })
+                        Some(Request::DmaMap {
+                            token,
+                            map,
+                            file: descriptors.pop().and_then(Descriptor::take),
+                        })
                     }
                     Some(_) => self.refuse(&header, libc::EINVAL, "more than one file descriptor"),
                     None => self.too_short(&header),
@@ -60,7 +65,8 @@ impl Connection {
                 return match SetIrqs::parse(&body) {
                     Some(set) => {
                         let token = self.token(&header, Echo::Nothing);
-                        Some(Request::SetIrqs { token, set, events: descriptors })
+                        let events = descriptors.into_iter().filter_map(Descriptor::take).collect();
+                        Some(Request::SetIrqs { token, set, events })
                     }
                     None => self.too_short(&header),
                 };

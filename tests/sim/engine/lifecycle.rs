@@ -1,7 +1,7 @@
 //! Keys and queues that go, nodes that are reset or restarted: in the midst of what is under way.
 
 use super::*;
-use crate::world::EXPORT_LEN;
+use crate::world::{EXPORT_LEN, Slow};
 
 /// Everything behind the rings of the node's registered memory.
 fn data_of(world: &mut World) -> Vec<u8> {
@@ -47,6 +47,36 @@ fn nothing_lands_after_a_key_is_deregistered() {
     world.run_for(DEADLINE);
     assert!(data_of(&mut world).iter().all(|&byte| byte == 0xee));
     assert_eq!(deregister(&mut world, A, a.key), 9);
+}
+
+/// A read whose landing place is not there for seconds: it is given up where its memory is let go of, or its queue.
+#[test]
+fn what_waits_for_a_page_holds_up_no_command() {
+    for (opcode, seed) in (0..8).flat_map(|seed| [(DEREGISTER, seed), (DESTROY_QUEUE, seed)]) {
+        let mut world = World::new(seed, 2);
+        let mut a = poster(&mut world, A);
+        let key = register(&mut world, A, DOMAIN, 3);
+        exported(&mut world, B, 0, 64).fill(0x5a);
+        world.spared = Some(A);
+        let read = Entry { key, ..a.read(1, 0, 0, 64) };
+        a.post_all(&mut world, &[read]);
+        world.run_until(DEADLINE, |world| world.register(B, 0xa8) > 0);
+        let before = world.page_faults;
+        world.slow = Slow { faults: 1000, longest: 60_000_000, unseen: 0 };
+        assert!(world.run_until(DEADLINE, |world| world.page_faults > before), "it lands");
+        world.slow = Slow::NONE;
+        let fields = [(0x10, a.number.into()), (0x30, u64::from(key) << 32)];
+        let fields = if opcode == DEREGISTER { &fields[1..] } else { &fields[..1] };
+        begin(&mut world, opcode, fields);
+        assert!(world.run_until(DEADLINE, |world| !is_busy(world)), "seed {seed}: it waits for a page");
+        assert_eq!(world.register(A, 0x50) as u32, 0);
+        let then = data_of(&mut world);
+        world.run_for(Duration::from_secs(60));
+        assert!(data_of(&mut world) == then, "nothing lands after it");
+        if opcode == DEREGISTER {
+            assert_eq!(a.wait(&mut world).status, 0x8800, "local memory was not there");
+        }
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod operations;
 mod outcomes;
 mod schedule;
 mod telling;
+mod truth;
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -120,7 +121,7 @@ pub fn pair() -> (World, Poster) {
 impl Poster {
     pub fn ring(&self, world: &mut World, offset: u64, value: u32) {
         let at = (3 << 20) + u64::from(self.number) * PAGE + offset;
-        let now = world.now;
+        let now = world.local(self.node);
         world.adaptor(self.node).handle_store(now, Region::Io, at, &value.to_le_bytes()).unwrap();
         world.take_outputs();
     }
