@@ -19,6 +19,7 @@ use assured_rdma::adaptor::memory::{DeviceId, MemoryFault, MemoryOperation};
 use assured_rdma::adaptor::mesh::Timing;
 use assured_rdma::adaptor::mesh::neighbour::{End, Identity, Role};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet};
+use assured_rdma::adaptor::mesh::versions::Versions;
 use assured_rdma::adaptor::{Adaptor, Instant, LoadTag, Region, Settings};
 use bytes::Bytes;
 
@@ -65,10 +66,10 @@ impl Session {
                 "JOIN: I am node 1, an adaptor, and look for node 2".into()
             }
             Body::Join { .. } => "JOIN: I am node 2; this is an answer".into(),
-            Body::Hello { wants_reply, echo, lease, .. } => {
-                let command = if *wants_reply { "HELLO" } else { "WELCOME" };
+            Body::Hello { nonce, echo, lease, .. } => {
+                let asks = if *nonce == 0 { "I ask for nothing" } else { "send my nonce back" };
                 let echoes = if *echo == 0 { "no nonce comes back" } else { "your nonce comes back" };
-                format!("{command}: {echoes}, my lease is {lease} us")
+                format!("HELLO: {asks}, {echoes}, my lease is {lease} us")
             }
             Body::Write { sequence, progress, at, data } => format!(
                 "WRITE, request {}: {} bytes to offset {:#x}, the stamp is {}",
@@ -157,7 +158,7 @@ fn session() -> String {
             Identity::Node(NODES[from]),
             NODES[1 - from],
             life,
-            Body::Join { role, wants_reply },
+            Body::Join { role, versions: Versions::OWN, wants_reply },
         );
         session.show(&join);
     }

@@ -18,6 +18,7 @@ use assured_rdma::adaptor::address::NodeId;
 use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::mesh::neighbour::{End, LinkId, Neighbour, Refusal, Role};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Sink as _};
+use assured_rdma::adaptor::mesh::versions::Versions;
 use assured_rdma::net::{Company, LinkEvent, Links, Owner, Settings};
 use assured_rdma::poller::{Poller, Reports, Token};
 
@@ -387,6 +388,6 @@ fn dial(now: Instant, links: &mut Links, security: Option<(rustls::Connection, O
 
 /// What `end` says of itself first.
 pub fn join(end: End, looks_for: NodeId, life: u64, wants_reply: bool) -> Packet {
-    let body = Body::Join { role: Role::of(end), wants_reply };
+    let body = Body::Join { role: Role::of(end), versions: Versions::OWN, wants_reply };
     Packet::between(end.identity(), looks_for, Incarnation(life), body)
 }

@@ -9,6 +9,7 @@ use assured_rdma::adaptor::channel::Channel;
 use assured_rdma::adaptor::mesh::batch::Collector;
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, MAX_PAYLOAD, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
+use assured_rdma::adaptor::mesh::versions::Versions;
 use assured_rdma::adaptor::status::Code;
 use assured_rdma::adaptor::transaction::RequestKind;
 
@@ -153,8 +154,8 @@ impl Hostile {
     pub fn observe(&mut self, packet: &Packet) {
         self.peer_incarnation = packet.source_incarnation.0;
         match &packet.body {
-            Body::Hello { wants_reply, epoch, nonce, .. } => {
-                if *wants_reply {
+            Body::Hello { epoch, nonce, .. } => {
+                if *nonce != 0 {
                     self.nonce = *nonce;
                 }
                 self.see_epoch(epoch.0);
@@ -180,7 +181,8 @@ impl Hostile {
             | Body::Inventory { .. }
             | Body::Join { .. }
             | Body::Refuse { .. }
-            | Body::Routes(_) => {}
+            | Body::Routes(_)
+            | Body::Unknown(_) => {}
         }
     }
 
@@ -195,7 +197,7 @@ impl Hostile {
         let epoch = Epoch(self.epoch);
         let progress = Progress { epoch, acknowledge: Sequence(self.answered), echo: Stamp(self.stamp) };
         let hello = Body::Hello {
-            wants_reply: false,
+            versions: Versions::OWN,
             epoch,
             nonce: 0,
             echo: self.nonce,
@@ -231,9 +233,9 @@ impl Hostile {
             Kind::Hello { wants_reply, nonce, echo } => {
                 let lease = crafted.len.checked_add(LEASE_MICROS).unwrap_or(0);
                 let echo = echo.or(self.nonce);
-                // Others are no packets.
-                let nonce = if wants_reply { nonce.max(1) } else { 0 };
-                Body::Hello { wants_reply, epoch: own_epoch, nonce, echo, lease, inventory: crafted.offset }
+                let nonce = if wants_reply { nonce } else { 0 };
+                let (versions, inventory) = (Versions::OWN, crafted.offset);
+                Body::Hello { versions, epoch: own_epoch, nonce, echo, lease, inventory }
             }
             Kind::Write => {
                 Body::Write { progress, sequence, at: at(crafted.offset), data: data(len(crafted.len)) }

@@ -7,6 +7,7 @@ use assured_rdma::adaptor::mesh::batch::{Batch, Collector, SHORT};
 use assured_rdma::adaptor::mesh::neighbour::{MAX_HOPS, Refusal, Role, Route, Routes};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
+use assured_rdma::adaptor::mesh::versions::Versions;
 use assured_rdma::adaptor::status::Code;
 use assured_rdma::adaptor::transaction::{Atomic, RequestKind};
 use bytes::Bytes;
@@ -38,12 +39,15 @@ impl From<Fields> for Packet {
         let offset = fields.address & OFFSET_MASK;
         let at = if fields.address >> 63 == 0 { Location::memory(offset) } else { Location::io(offset) };
         let code = Code::ALL[usize::from(fields.code) % Code::ALL.len()];
+        let [smallest, more, ..] = fields.acknowledge.to_le_bytes();
+        let smallest = smallest.max(1);
+        let versions = Versions::new(smallest, smallest.saturating_add(more), 0).unwrap_or(Versions::OWN);
         let data: Bytes = fields.data.into();
         let body = match fields.command % 15 {
             kind @ 0..2 => {
-                let (wants_reply, echo, lease) = (kind == 0, fields.stamp, fields.count);
-                let nonce = if wants_reply { fields.address.max(1) } else { 0 };
-                Body::Hello { wants_reply, epoch, nonce, echo, lease, inventory: fields.sequence }
+                let (nonce, echo, lease) = (fields.address, fields.stamp, fields.count);
+                let nonce = if kind == 0 { nonce } else { 0 };
+                Body::Hello { versions, epoch, nonce, echo, lease, inventory: fields.sequence }
             }
             2 => Body::Write { progress, sequence, at, data },
             3 => Body::Read { progress, sequence, at, len: fields.count },
@@ -55,7 +59,7 @@ impl From<Fields> for Packet {
                 let [bus_bits, further, ..] = fields.address.to_le_bytes();
                 let role =
                     if fields.count & 1 != 0 { Role::Router } else { Role::Adaptor { bus_bits, further } };
-                Body::Join { role, wants_reply: fields.sequence & 1 != 0 }
+                Body::Join { role, versions, wants_reply: fields.sequence & 1 != 0 }
             }
             9 => Body::Refuse { reason: Refusal::ALL[usize::from(fields.code) % Refusal::ALL.len()] },
             12 => {

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use super::address::NodeId;
 use super::mesh::packet::Incarnation;
+use super::mesh::versions::Versions;
 
 /// Something that happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +34,13 @@ pub enum Event {
         lease: Duration,
         /// The lease that this node is configured with.
         own: Duration,
+    },
+    /// A peer speaks no version of the protocol that this node speaks.
+    VersionDiffers {
+        /// Which peer.
+        peer: NodeId,
+        /// What it speaks.
+        versions: Versions,
     },
     /// The guest's memory is not shared with the adaptor; exports are refused.
     MemoryNotShared,

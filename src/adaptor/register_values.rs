@@ -87,6 +87,7 @@ impl Adaptor {
             Register::ServedReads => self.master.served_reads(),
             Register::Refused => self.master.refused(),
             Register::FailedOperations => self.engine.failed(),
+            Register::UnknownPackets => self.mesh.unknown_packets(),
             Register::LateLeases => self.mesh.late_leases(),
             Register::RegisterBase
             | Register::RegisterExtent

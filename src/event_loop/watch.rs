@@ -1,7 +1,8 @@
 //! Tells when the clock of the loop may have stood still, or have jumped.
 //!
-//! In a virtual machine that is paused, saved or migrated all clocks stand still, and nothing in it can tell that at once. But its
-//! wall-clock time is set right afterwards, by the hypervisor's agent or by NTP, and then the two clocks differ in what has passed.
+//! In a virtual machine that is paused, saved or migrated all clocks stand still, and nothing in it
+//! can tell that at once. But its wall-clock time is set right afterwards, by the hypervisor's
+//! agent or by NTP, and then the two clocks differ in what has passed.
 
 use core::time::Duration;
 
@@ -9,7 +10,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::adaptor::Instant;
 
-/// How far the clocks may drift apart between two looks, whatever the time between: a look can be interrupted.
+/// How far the clocks may drift apart between two looks, whatever the time between: a look can be
+/// interrupted.
 const SLACK: Duration = Duration::from_millis(10);
 /// The part of the time between two looks by which they may drift apart; NTP slews by half of it.
 const SLEW_PARTS: u32 = 1000;
@@ -21,7 +23,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Whether the loop's clock, which shows `now`, may have stood still or have jumped since the last call.
+    /// Whether the loop's clock, which shows `now`, may have stood still or have jumped since the
+    /// last call.
     pub fn has_jumped(&mut self, now: Instant) -> bool {
         let wall = Duration::try_from(clock_gettime(ClockId::Realtime)).unwrap_or_default();
         self.compare(now, wall)

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use super::identity::{Identity, Owner};
 use crate::adaptor::address::NodeId;
 use crate::adaptor::mesh::neighbour::{Neighbour, Refusal};
-use crate::adaptor::mesh::packet::Packet;
+use crate::adaptor::mesh::packet::{Body, Packet};
+use crate::adaptor::mesh::versions::Versions;
 
 /// Whom this end talks to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub enum Company {
 pub struct Claim {
     /// Who it says it is.
     pub neighbour: Neighbour,
+    /// What it speaks.
+    pub versions: Versions,
     /// The node id that it looks for; 0 where it looks for a router.
     pub looks_for: NodeId,
     /// Whom we dialed, where we did.
@@ -33,8 +36,9 @@ pub struct Claim {
 impl Claim {
     /// The claim that `packet` makes; `None` where it is no Join, or one without meaning.
     pub fn from_join(packet: &Packet, dialed: Option<Identity>, certified: Option<Owner>) -> Option<Self> {
+        let Body::Join { versions, .. } = packet.body else { return None };
         let neighbour = Neighbour { end: packet.joiner()?, incarnation: packet.source_incarnation };
-        Some(Self { neighbour, looks_for: packet.destination, dialed, certified })
+        Some(Self { neighbour, versions, looks_for: packet.destination, dialed, certified })
     }
 
     /// Whether `own`, which talks to `company`, lets the claimant in.
@@ -42,8 +46,12 @@ impl Claim {
     /// # Errors
     /// Why not, and the same in words for the operator.
     pub fn examine(&self, own: Neighbour, company: &Company) -> Result<(), (Refusal, String)> {
-        let Self { neighbour: Neighbour { end, incarnation }, looks_for, dialed, certified } = *self;
+        let Self { neighbour: Neighbour { end, incarnation }, versions, looks_for, dialed, certified } =
+            *self;
         let identity = end.identity();
+        if versions.common(Versions::OWN).is_none() {
+            return Err((Refusal::Version, versions.difference()));
+        }
         if let Some(certified) = certified
             && !certified.includes(Owner::of(end))
         {
@@ -146,7 +154,8 @@ mod tests {
             (router, &Company::Everyone, adaptor(3, 0), 5, 0, dialed(Router), None, wrong),
         ] {
             let neighbour = Neighbour { end, incarnation: Incarnation(life) };
-            let claim = Claim { neighbour, looks_for: NodeId(looks_for), dialed, certified };
+            let versions = Versions::OWN;
+            let claim = Claim { neighbour, versions, looks_for: NodeId(looks_for), dialed, certified };
             let refusal = claim.examine(own, company).err().map(|(refusal, _)| refusal);
             assert_eq!(refusal, expected, "{claim:?} at {}", own.end);
         }

@@ -21,6 +21,7 @@ use crate::adaptor::channel::Channel;
 use crate::adaptor::mesh::neighbour::{End, Identity, LinkId, Neighbour, Refusal, Role};
 use crate::adaptor::mesh::packet::{Body, HEADER_LEN, Incarnation, Packet, Progress, Stamp};
 use crate::adaptor::mesh::sequence::{Epoch, Sequence};
+use crate::adaptor::mesh::versions::Versions;
 use crate::adaptor::random::Random;
 use crate::poller::{Poller, Reports, Token};
 
@@ -34,13 +35,14 @@ fn packet(source: NodeId, destination: NodeId, body: Body) -> Packet {
 }
 
 fn hello(source: NodeId, destination: NodeId) -> Packet {
-    let body = Body::Hello { wants_reply: true, epoch: Epoch(0), nonce: 1, echo: 0, lease: 0, inventory: 0 };
+    let body =
+        Body::Hello { versions: Versions::OWN, epoch: Epoch(0), nonce: 1, echo: 0, lease: 0, inventory: 0 };
     packet(source, destination, body)
 }
 
 /// A first packet of `source` in its life `life`.
 fn join(source: NodeId, destination: NodeId, life: u64) -> Packet {
-    let body = Body::Join { role: Role::NODE, wants_reply: true };
+    let body = Body::Join { role: Role::NODE, versions: Versions::OWN, wants_reply: true };
     Packet::between(Identity::Node(source), destination, Incarnation(life), body)
 }
 
@@ -372,7 +374,7 @@ fn strangers_are_turned_away() {
     let mut side = Side::at(now, 6, LOW, &[(HIGH, None)]);
     let mut corrupt = wire(&join(HIGH, LOW, 7));
     corrupt[40] ^= 1;
-    let router = Body::Join { role: Role::Router, wants_reply: true };
+    let router = Body::Join { role: Role::Router, versions: Versions::OWN, wants_reply: true };
     let router = Packet::between(Identity::Router, LOW, Incarnation(7), router);
     for (what, bytes) in [
         ("another language", b"GET / HTTP/1.1\r\n\r\n".to_vec()),
@@ -467,20 +469,26 @@ fn the_first_keeps_a_node_id_while_it_gives_signs_of_life() {
     let mut first = claim(&mut side, now, to, HIGH, 7);
     assert_eq!(
         next_packet(&mut first),
-        Packet { body: Body::Join { role: Role::NODE, wants_reply: false }, ..join(LOW, HIGH, 1) }
+        Packet {
+            body: Body::Join { role: Role::NODE, versions: Versions::OWN, wants_reply: false },
+            ..join(LOW, HIGH, 1)
+        }
     );
     assert_eq!(next_packet(&mut first), hello(LOW, HIGH));
     // Another life claims to be it: the first is asked, answers, and stays.
     let mut second = claim(&mut side, now, to, HIGH, 8);
     assert_eq!(next_packet(&mut first), join(LOW, HIGH, 1));
-    let alive = Body::Join { role: Role::NODE, wants_reply: false };
+    let alive = Body::Join { role: Role::NODE, versions: Versions::OWN, wants_reply: false };
     first.write_all(&wire(&Packet { body: alive, ..join(HIGH, LOW, 7) })).unwrap();
     side.turn(now, 100);
     assert_eq!(next_packet(&mut second).body, Body::Refuse { reason: Refusal::Duplicate });
     assert!(is_closed(&mut side, &mut now, &second) && side.ups == 1);
     // The same life is let in at once, wherever it comes from.
     let mut again = claim(&mut side, now, to, HIGH, 7);
-    assert_eq!(next_packet(&mut again).body, Body::Join { role: Role::NODE, wants_reply: false });
+    assert_eq!(
+        next_packet(&mut again).body,
+        Body::Join { role: Role::NODE, versions: Versions::OWN, wants_reply: false }
+    );
     assert_eq!(side.ups, 2);
     // Without a sign of life from the holder, the claim wins within a quarter of the keepalive time.
     let mut third = claim(&mut side, now, to, HIGH, 9);
@@ -489,7 +497,10 @@ fn the_first_keeps_a_node_id_while_it_gives_signs_of_life() {
     side.turn(now, 100);
     side.turn(now, 100);
     assert_eq!(side.ups, 3);
-    assert_eq!(next_packet(&mut third).body, Body::Join { role: Role::NODE, wants_reply: false });
+    assert_eq!(
+        next_packet(&mut third).body,
+        Body::Join { role: Role::NODE, versions: Versions::OWN, wants_reply: false }
+    );
     // Nobody becomes another one on its link.
     assert!(side.is_up(HIGH));
     third.write_all(&wire(&join(HIGH, LOW, 10))).unwrap();
@@ -545,7 +556,7 @@ fn a_silent_link_is_cut_after_the_keepalive_time_and_one_with_answers_is_not() {
         if now.since(begin) < Duration::from_secs(5) && silent.peek(&mut [0]).is_ok() {
             assert_eq!(next_packet(&mut silent), join(LOW, HIGH, 1));
             asked += 1;
-            let alive = Body::Join { role: Role::NODE, wants_reply: false };
+            let alive = Body::Join { role: Role::NODE, versions: Versions::OWN, wants_reply: false };
             silent.write_all(&wire(&Packet { body: alive, ..join(HIGH, LOW, 7) })).unwrap();
             side.turn(now, 10);
         }

@@ -202,6 +202,9 @@ fn report(label: &str, event: Event) {
             "{label}node {peer}: has a lease of {lease:?}, this node one of {own:?}: the two are configured with different \
              --deadline or --lease"
         ),
+        Event::VersionDiffers { peer, versions } => {
+            log::warn!(target: NODES, "{label}node {peer}: {}", versions.difference());
+        }
         Event::Reset(incarnation) => log::info!("{label}reset, now incarnation {incarnation}"),
         Event::CutLink(_) | Event::MemoryNotShared => {}
     }

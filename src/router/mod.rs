@@ -141,6 +141,7 @@ impl Router {
                 return;
             }
             Body::Join { .. } | Body::Refuse { .. } => return,
+            Body::Unknown(unknown) if unknown.is_between_ends() => return,
             _ => {}
         }
         let origin = Origin { node: packet.source, channel: packet.channel };

@@ -282,6 +282,26 @@ fn two_nodes_at_one_router_reach_each_other_and_nobody_else() {
 }
 
 #[test]
+fn what_only_the_two_nodes_know_passes_and_what_is_between_ends_does_not() {
+    let mut network = Network::new(1, 1);
+    let from = network.join(End::Node(1), End::Router(0), 1);
+    network.join(End::Node(2), End::Router(0), 2);
+    network.settle();
+    for (at, value, passes) in [(2, 2, true), (3, 16, true), (3, 191, true), (3, 192, false), (3, 255, false)]
+    {
+        let mut bytes = wire(&confirm(1, 2)).to_vec();
+        bytes[at] = value;
+        bytes[12..16].fill(0);
+        let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes) as u32;
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        network.send(from, &frame(&bytes).packet);
+        network.settle();
+        let arrived = network.arrived.pop().map(|(to, packet, _)| (to, wire(&packet)));
+        assert_eq!(arrived, passes.then(|| (2, bytes.into())), "byte {at} is {value}");
+    }
+}
+
+#[test]
 fn only_fifteen_routers_are_passed() {
     let mut network = Network::new(17, 2);
     for n in 1..17 {

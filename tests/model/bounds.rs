@@ -19,6 +19,8 @@ pub struct Budget {
     pub checks: u8,
     /// Writes of A in the bulk channel.
     pub transfers: u8,
+    /// A read, a write and a read in the bulk channel that are handed in at once, so that they travel together.
+    pub bursts: u8,
     /// Packets lost; those of a link that is cut are not counted.
     pub losses: u8,
     /// How often time passes although a packet could arrive, or a request be executed.
@@ -47,6 +49,7 @@ impl Budget {
         reads: 0,
         checks: 0,
         transfers: 0,
+        bursts: 0,
         losses: 0,
         delays: 0,
         kept: 0,
@@ -67,6 +70,7 @@ impl fmt::Display for Budget {
             ("reads", self.reads),
             ("checks", self.checks),
             ("transfers", self.transfers),
+            ("bursts", self.bursts),
             ("loss", self.losses),
             ("delay", self.delays),
             ("kept", self.kept),
@@ -103,7 +107,9 @@ pub struct Bounds {
     pub window: Window,
     /// The lease that B is configured with, if it is another one.
     pub lease_of_target: Option<Duration>,
-    /// The end of time.
+    /// The clock of B runs slower than that of A, by half of what the guard band of a lease covers.
+    pub slow_clock: bool,
+    /// How long time goes on.
     pub horizon: Duration,
     /// Packets under way to each node at most; an adaptor is asked for more when there is room.
     pub capacity: usize,
@@ -115,15 +121,16 @@ pub struct Bounds {
     pub races: bool,
     /// So little fails that every transaction has to be done well.
     pub repairs: bool,
-    /// Whether every state at the end of time is tried, whether it recovers.
+    /// Whether every state at the end of time in which nothing is under way is tried, whether it
+    /// recovers.
     pub recovers: bool,
 }
 
-/// Times that are multiples of the mesh's own (30 ms until a probe, 20 ms until a lease is asked for again) and only a little
-/// longer, so that each of these happens, and few times.
+/// Times near the mesh's own (30 ms until a probe, 20 ms until a lease is asked for again), so that each of these happens, and few
+/// times. A lease ends after 15 ms for the target: the fewer different moments there are, the fewer states.
 pub const TIMING: Timing = Timing {
-    deadline: Duration::from_millis(60),
-    lease: Duration::from_millis(20),
+    deadline: Duration::from_millis(56),
+    lease: Duration::from_millis(16),
     // Without keepalive, what was heard last makes no different states.
     keepalive: Duration::MAX,
 };
@@ -142,6 +149,7 @@ impl Bounds {
             epoch: Epoch(0),
         },
         lease_of_target: None,
+        slow_clock: false,
         horizon: Duration::from_millis(80),
         capacity: 2,
         introduction: false,

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use assured_rdma::adaptor::Instant;
-
 use crate::bounds::{Bounds, Budget};
 use crate::node::Side;
 use crate::state::State;
@@ -18,6 +16,8 @@ pub enum Action {
     Check(usize),
     /// A writes to a block in the bulk channel.
     Transfer(usize),
+    /// A reads, writes and reads again in the bulk channel, without a packet between. The write goes to this block.
+    Burst(usize),
     /// The next packet to a node arrives.
     Deliver(Side),
     /// The next packet to a node is lost.
@@ -60,6 +60,7 @@ impl fmt::Display for Action {
             Self::Load(block) => write!(f, "A reads block {block}"),
             Self::Check(block) => write!(f, "A checks block {block}"),
             Self::Transfer(block) => write!(f, "A transfers to block {block}"),
+            Self::Burst(block) => write!(f, "A reads block 0, transfers to block {block} and reads again"),
             Self::Deliver(to) => write!(f, "{to} gets"),
             Self::Lose(_) => f.write_str("lost is"),
             Self::Flip(to) => write!(f, "{to} gets corrupted"),
@@ -95,7 +96,11 @@ impl State {
     }
 
     fn accesses(&self, bounds: &Bounds, actions: &mut Vec<Action>) {
-        offer([(self.left.transfers > 0, Action::Transfer(0))], actions);
+        let bulk = [
+            (self.left.transfers > 0, Action::Transfer(0)),
+            (self.left.bursts > 0, Action::Burst(bounds.blocks - 1)),
+        ];
+        offer(bulk, actions);
         // The bus is a FIFO: it does nothing while it waits for a load.
         if self.ledger.due().is_some() {
             return;
@@ -150,7 +155,7 @@ impl State {
         actions.extend(Side::ALL.into_iter().filter(|&side| self.must_wake(side)).map(Action::Wake));
         // What is to be repaired was broken for no time.
         let stands_still = actions.len() > before || bounds.repairs && self.is_cut();
-        let is_over = self.now >= Instant::ZERO.after(bounds.horizon);
+        let is_over = self.now >= self.end;
         if stands_still || is_over || self.left.delays == 0 && self.is_busy(can_execute) {
             return;
         }

@@ -121,6 +121,9 @@ pub struct Ledger {
     told: bool,
     /// A node had the link cut, because it was silent.
     pub link_was_cut: bool,
+    /// Several requests went in one packet; one answer was of several.
+    pub travelled_together: bool,
+    pub answered_together: bool,
     broken: Option<Line>,
 }
 
@@ -174,12 +177,24 @@ impl Ledger {
 
     /// The bus loads as many bytes as are returned.
     pub fn read(&mut self, block: usize, due: Instant, lives: [u8; 2]) -> usize {
-        let earlier = self.transactions.iter().filter(|t| t.kind.direction() == Direction::Read).count();
-        let len = 8 >> earlier;
+        let len = self.next_read_len();
         self.load = Some((Load::Read(self.transactions.len()), due));
         let kind = Kind::Read { len, found: None, delivered: None };
         self.begin(kind, Channel::Small, block, due, lives);
         len
+    }
+
+    /// A read in the bulk channel: its name, and how many bytes it reads.
+    pub fn fetch(&mut self, block: usize, due: Instant, lives: [u8; 2]) -> (u8, usize) {
+        let len = self.next_read_len();
+        let kind = Kind::Read { len, found: None, delivered: None };
+        self.begin(kind, Channel::Bulk, block, due, lives);
+        (self.transactions.len() as u8, len)
+    }
+
+    /// No two reads are of the same length.
+    fn next_read_len(&self) -> usize {
+        8 >> self.transactions.iter().filter(|t| t.kind.direction() == Direction::Read).count()
     }
 
     /// The bus checks a block. The answer is due when the last of its transactions is.
@@ -300,7 +315,14 @@ impl Ledger {
         let transaction = &mut self.transactions[end.id.0 as usize - 1];
         let was = std::mem::replace(&mut transaction.standing, Standing::Reported(end.code.class()));
         transaction.due = Instant::ZERO;
-        let is_done = transaction.executed;
+        let is_done = match &mut transaction.kind {
+            Kind::Write => transaction.executed,
+            Kind::Read { len, found, delivered } => {
+                *delivered = Some(end.code.is_ok());
+                let is_right = found.is_some_and(|value| end.data[..] == vec![value; *len][..]);
+                transaction.executed && (is_right || !end.code.is_ok())
+            }
+        };
         match end.code.class() {
             _ if was != Standing::Open => self.breaks(Line::ExactlyOnce),
             Class::Ok if !is_done => self.breaks(Line::NoFalseOk),

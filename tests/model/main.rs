@@ -80,9 +80,12 @@ impl Model for Bounds {
             }));
         }
         if self.recovers {
+            // What is under way arrives first in a recovery, and that leads from each of the other
+            // states at the end to one of these.
             properties.push(Property::always("every state recovers", |bounds: &Self, state| {
-                let is_at_end = state.now.since(assured_rdma::adaptor::Instant::ZERO) >= bounds.horizon;
-                !is_at_end || state.ledger.broken().is_some() || state.recovers(bounds)
+                let is_to_be_tried =
+                    state.now >= state.end && state.is_settled() && state.ledger.broken().is_none();
+                !is_to_be_tried || state.recovers(bounds)
             }));
         }
         // A model in which nothing happens breaks no line either.
@@ -99,6 +102,17 @@ impl Model for Bounds {
                     any(state, |t| t.kind == Kind::Write && t.executed && t.standing == unknown)
                 },
             ));
+        }
+        if self.budget.bursts > 0 {
+            properties.push(Property::sometimes("requests travel together", |_, state: &State| {
+                state.ledger.travelled_together
+            }));
+        }
+        // Only good answers go together, and of three the middle one is refused where its block is not exported.
+        if self.budget.bursts > 0 && self.exported >= self.blocks {
+            properties.push(Property::sometimes("one answer is of several", |_, state: &State| {
+                state.ledger.answered_together
+            }));
         }
         if self.timing.keepalive != TIMING.keepalive {
             properties.push(Property::sometimes("a silent link is cut", |_, state: &State| {

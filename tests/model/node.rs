@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ahash::AHasher;
@@ -22,6 +22,8 @@ use crate::guest;
 
 /// Blocks in the window of a node.
 pub const BLOCKS: usize = 2;
+/// A slow clock loses one part in so many.
+const LOST: u32 = 32;
 /// A bus has one load at a time, so it needs no more names.
 const TAG: LoadTag = LoadTag(0);
 
@@ -88,6 +90,10 @@ pub struct Outputs {
     pub exceeds_window: bool,
     /// The shell is asked to cut the link.
     pub cut: bool,
+    /// A packet has several requests.
+    pub batch: bool,
+    /// A packet is the answer to several requests.
+    pub joint_answer: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -100,6 +106,8 @@ pub struct Node {
     exported: usize,
     /// Requests that may be under way.
     window: usize,
+    /// Its clock runs slower than that of the model.
+    is_slow: bool,
     /// How often it was started or reset.
     pub life: u8,
     /// How often its process was started.
@@ -118,6 +126,7 @@ impl Node {
             memory: [0; BLOCKS],
             exported: bounds.exported,
             window: bounds.window.requests,
+            is_slow: bounds.slow_clock && side == Side::B,
             life: 0,
             process: 0,
             running: Vec::new(),
@@ -172,7 +181,9 @@ impl Node {
 
     /// The node's own clock, which begins anew with its process: nobody may depend on another node's.
     fn clock(&self, now: Instant) -> Instant {
-        now.after(self.ahead())
+        let passed = now.since(Instant::ZERO);
+        let lost = if self.is_slow { passed / LOST } else { Duration::ZERO };
+        Instant::ZERO.after(passed - lost).after(self.ahead())
     }
 
     fn ahead(&self) -> Duration {
@@ -186,7 +197,16 @@ impl Node {
     /// When it wants to be woken, by the clock of the model.
     pub fn timeout(&self) -> Option<Instant> {
         let at = self.adaptor.poll_timeout()?.since(Instant::ZERO);
-        Some(Instant::ZERO.after(at.saturating_sub(self.ahead())))
+        let passed = at.saturating_sub(self.ahead());
+        if !self.is_slow {
+            return Some(Instant::ZERO.after(passed));
+        }
+        // The first moment at which the clock shows that time.
+        let nanos = passed.as_nanos() as u64;
+        let moment = nanos.saturating_add(nanos / u64::from(LOST - 1));
+        (0..3)
+            .map(|later| Instant::from_nanos(moment.saturating_add(later)))
+            .find(|&moment| self.clock(moment).since(Instant::ZERO) >= at)
     }
 
     pub fn wake(&mut self, now: Instant) {
@@ -228,6 +248,17 @@ impl Node {
         self.adaptor.handle_bulk(self.clock(now), request);
     }
 
+    /// Hands in a read of the bulk channel with this name and length.
+    pub fn fetch(&mut self, now: Instant, block: usize, (name, len): (u8, usize)) {
+        let request = Request {
+            id: TransactionId(name.into()),
+            place: Place { node: Side::B.id(), at: Location::memory(block as u64 * BLOCK_SIZE) },
+            kind: RequestKind::Read { len: len as u32 },
+            posted: self.clock(now),
+        };
+        self.adaptor.handle_bulk(self.clock(now), request);
+    }
+
     pub fn link_up(&mut self, now: Instant) {
         self.is_linked = true;
         self.adaptor.handle_link_up(self.clock(now), self.side.other().id());
@@ -249,11 +280,6 @@ impl Node {
     /// The bytes of a packet arrive, but not as they were sent.
     pub fn receive_corrupt(&mut self) {
         self.adaptor.handle_corrupt(self.side.other().id());
-    }
-
-    /// Whether there is a request that may be executed now.
-    pub fn can_execute(&self, now: Instant) -> bool {
-        self.clone().execute(now).is_some()
     }
 
     /// Executes the next request that may be executed now; [`Self::finish`] is to follow.
@@ -323,6 +349,8 @@ impl Node {
             if matches!(packet.body, Body::Inquire | Body::Inventory { .. }) {
                 continue;
             }
+            outputs.batch |= matches!(&packet.body, Body::Batch { batch, .. } if batch.count() > 1);
+            outputs.joint_answer |= matches!(packet.body, Body::Done { count: 2.., .. });
             outputs.exceeds_window |= requests_under_way(&packet.body) > self.window;
             let mut wire = Vec::new();
             packet.emit(&mut wire);
@@ -378,26 +406,45 @@ fn block_of(segments: &[Segment]) -> usize {
     ((segments[0].address - guest::EXPORTED) / BLOCK_SIZE) as usize
 }
 
-/// A node that states share until one of them changes it, with a digest, so that a node that did not change is not hashed
-/// again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A node that states share until one of them changes it, with what takes long to find out, so that
+/// it is found out once: a digest, and whether there is something to execute at a moment.
+#[derive(Clone, Debug)]
 pub struct Shared {
     node: Arc<Node>,
     digest: u64,
+    can_execute: OnceLock<(Instant, bool)>,
 }
 
 impl Shared {
     pub fn new(node: Node) -> Self {
-        Self { digest: digest(&node), node: Arc::new(node) }
+        Self { digest: digest(&node), node: Arc::new(node), can_execute: OnceLock::new() }
     }
 
     pub fn change<R>(&mut self, change: impl FnOnce(&mut Node) -> R) -> R {
         let node = Arc::make_mut(&mut self.node);
         let result = change(node);
         self.digest = digest(node);
+        self.can_execute = OnceLock::new();
         result
     }
+
+    /// Whether there is a request that may be executed now.
+    pub fn can_execute(&self, now: Instant) -> bool {
+        let find_out = || Node::clone(&self.node).execute(now).is_some();
+        match *self.can_execute.get_or_init(|| (now, find_out())) {
+            (moment, can_execute) if moment == now => can_execute,
+            _ => find_out(),
+        }
+    }
 }
+
+impl PartialEq for Shared {
+    fn eq(&self, other: &Self) -> bool {
+        self.node == other.node
+    }
+}
+
+impl Eq for Shared {}
 
 fn digest(node: &Node) -> u64 {
     let mut hasher = AHasher::default();

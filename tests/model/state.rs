@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use assured_rdma::adaptor::Instant;
 use assured_rdma::adaptor::channel::Channel;
+use assured_rdma::adaptor::mesh::limits::HELLO_GAP;
 
 use crate::bounds::{ANY, Bounds, Budget};
 use crate::choices::Action;
@@ -20,6 +21,8 @@ pub struct State {
     pub network: Network,
     pub ledger: Ledger,
     pub left: Budget,
+    /// The end of time.
+    pub end: Instant,
     capacity: usize,
     /// Nodes that are due are woken by an action of its own.
     races: bool,
@@ -34,6 +37,7 @@ impl State {
             network: Network::default(),
             ledger: Ledger::default(),
             left: bounds.budget,
+            end: Instant::ZERO.after(bounds.horizon),
             capacity: bounds.capacity,
             races: bounds.races,
         };
@@ -41,12 +45,24 @@ impl State {
             state.act(side, |node, now| node.link_up(now));
         }
         if !bounds.introduction {
-            state.deliver_all();
+            state.introduce();
+            state.end = state.now.after(bounds.horizon);
         }
         state
     }
 
-    pub fn node(&self, side: Side) -> &Node {
+    /// The nodes get to know each other, and say what they have to say 5 ms later: else that would be
+    /// lost, delayed and overtaken in every exploration, which multiplies the states by ten.
+    fn introduce(&mut self) {
+        self.deliver_all();
+        self.now = self.now.after(HELLO_GAP);
+        for side in Side::ENDS {
+            self.wake(side);
+        }
+        self.deliver_all();
+    }
+
+    pub fn node(&self, side: Side) -> &Shared {
         &self.nodes[side as usize]
     }
 
@@ -62,6 +78,11 @@ impl State {
 
     pub fn is_cut(&self) -> bool {
         Side::ENDS.into_iter().any(|end| !self.is_linked(end))
+    }
+
+    /// Whether both ends are linked, and only time or the bus can do more.
+    pub fn is_settled(&self) -> bool {
+        !self.is_cut() && !self.is_busy(self.node(Side::B).can_execute(self.now))
     }
 
     /// The packet that an action is about.
@@ -81,9 +102,11 @@ impl State {
     pub fn after(&self, bounds: &Bounds, action: Action) -> Option<Self> {
         let mut next = self.clone();
         match action {
-            Action::Store(_) | Action::Load(_) | Action::Check(_) | Action::Transfer(_) => {
-                next.access(bounds, action)
-            }
+            Action::Store(_)
+            | Action::Load(_)
+            | Action::Check(_)
+            | Action::Transfer(_)
+            | Action::Burst(_) => next.access(bounds, action),
             Action::Deliver(to) => next.deliver(to),
             Action::Lose(to) => {
                 if !next.is_cut() {
@@ -113,7 +136,7 @@ impl State {
             Action::Execute => next.execute(1, bounds.slow_memory)?,
             Action::ExecuteAll => next.execute(usize::MAX, false)?,
             Action::Finish(place) => next.act(Side::B, |node, now| node.finish(now, place)),
-            Action::Wait => next.wait(Instant::ZERO.after(bounds.horizon))?,
+            Action::Wait => next.wait(next.end)?,
             Action::Step => next.step()?,
             Action::Wake(side) => next.wake(side),
             Action::Cut(end) => {
@@ -151,6 +174,8 @@ impl State {
             for end in &outputs.ends {
                 ledger.ended(end);
             }
+            ledger.travelled_together |= outputs.batch;
+            ledger.answered_together |= outputs.joint_answer;
             if outputs.exceeds_window {
                 ledger.breaks(Line::Window);
             }
@@ -205,14 +230,29 @@ impl State {
                 let value = self.ledger.store(Channel::Bulk, block, due, lives);
                 self.act(Side::A, |node, now| node.transfer(now, block, value));
             }
+            Action::Burst(block) => {
+                pay(&mut self.left.bursts);
+                let first = self.ledger.fetch(0, due, lives);
+                let value = self.ledger.store(Channel::Bulk, block, due, lives);
+                let second = self.ledger.fetch(0, due, lives);
+                self.act(Side::A, |node, now| {
+                    node.fetch(now, 0, first);
+                    node.transfer(now, block, value);
+                    node.fetch(now, 0, second);
+                });
+            }
             other => unreachable!("{other} is not an access"),
         }
     }
 
-    /// Takes out the next packet to a node; its sender is asked for another.
+    /// Takes out the next packet to a node; its sender is asked for another, if there was no room
+    /// for one.
     fn take(&mut self, to: Side) -> Flight {
+        let was_full = self.network.load(to) >= self.capacity;
         let flight = self.network.take_first(to);
-        self.act(self.at(to.other()), |_, _| ());
+        if was_full {
+            self.act(self.at(to.other()), |_, _| ());
+        }
         flight
     }
 

@@ -14,6 +14,7 @@ use assured_rdma::adaptor::mesh::framing::Framer;
 use assured_rdma::adaptor::mesh::neighbour::Role;
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
+use assured_rdma::adaptor::mesh::versions::Versions;
 use assured_rdma::adaptor::transaction::RequestKind;
 
 use super::BUFFER;
@@ -153,10 +154,10 @@ impl Peer {
         let stream = TcpStream::connect(place.address(1)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut peer = Self { stream, framer: Framer::default(), victim: Incarnation(0) };
-        peer.send(&[Body::Join { role: Role::NODE, wants_reply: true }]);
+        peer.send(&[Body::Join { role: Role::NODE, versions: Versions::OWN, wants_reply: true }]);
         assert!(matches!(peer.next().body, Body::Join { .. }));
         peer.send(&[Body::Hello {
-            wants_reply: true,
+            versions: Versions::OWN,
             epoch: Epoch(0),
             nonce: 7,
             echo: 0,
@@ -169,7 +170,7 @@ impl Peer {
             let Body::Hello { nonce, echo, .. } = packet.body else { panic!("{packet:?}") };
             if nonce != 0 {
                 let welcome = Body::Hello {
-                    wants_reply: false,
+                    versions: Versions::OWN,
                     epoch: Epoch(0),
                     nonce: 0,
                     echo: nonce,
@@ -259,10 +260,10 @@ fn a_peer_that_asks_and_takes_no_answers_costs_neither_processor_time_nor_memory
 
 /// What a peer may send as often as it likes.
 fn floods() -> Vec<(&'static str, Channel, Vec<Body>)> {
-    let hello = |wants_reply| Body::Hello {
-        wants_reply,
+    let hello = |nonce| Body::Hello {
+        versions: Versions::OWN,
         epoch: Epoch(0),
-        nonce: if wants_reply { 9 } else { 0 },
+        nonce,
         echo: 0,
         lease: 150_000,
         inventory: 5,
@@ -286,8 +287,12 @@ fn floods() -> Vec<(&'static str, Channel, Vec<Body>)> {
     };
     let entries = vec![1; 512 * 64];
     vec![
-        ("hello", Channel::Small, vec![hello(true), hello(false)]),
-        ("join", Channel::Small, vec![Body::Join { role: Role::NODE, wants_reply: true }]),
+        ("hello", Channel::Small, vec![hello(9), hello(0)]),
+        (
+            "join",
+            Channel::Small,
+            vec![Body::Join { role: Role::NODE, versions: Versions::OWN, wants_reply: true }],
+        ),
         ("inquire", Channel::Small, vec![Body::Inquire]),
         ("inventory", Channel::Small, vec![Body::Inventory { version: 5, entries: entries.into() }]),
         ("batch", Channel::Bulk, (0..8).map(|n| batch(200 * n)).collect()),

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use assured_rdma::adaptor::address::NodeId;
 use assured_rdma::adaptor::mesh::neighbour::{Identity, Role};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet};
+use assured_rdma::adaptor::mesh::versions::Versions;
 
 use super::guest::{Guest, READ, WRITE};
 use super::node::{Node, PATIENCE, Place};
@@ -71,7 +72,7 @@ fn a_second_adaptor_with_the_same_id_is_refused_and_told() {
     let arguments = ["--node-id", "2", "--socket-path", &socket, "--peer", &peer];
     let mut second = Node::spawn("adaptor", &arguments.map(str::to_owned));
     second.wait_for("node 2 is in use by another adaptor");
-    one.wait_for("its node id is in use");
+    one.wait_for("its node id is in use (node 2)");
     let mut guest = Guest::attach(&place.socket(3));
     guest.wait_for_duplicate(true);
     for life in ["attached", "reset"] {
@@ -147,7 +148,7 @@ fn a_direct_link_over_which_only_introductions_come_is_cut_because_the_node_is_s
     let mut stream = TcpStream::connect(place.address(1)).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let join = |wants_reply| {
-        let body = Body::Join { role: Role::NODE, wants_reply };
+        let body = Body::Join { role: Role::NODE, versions: Versions::OWN, wants_reply };
         let mut wire = Vec::new();
         Packet::between(Identity::Node(NodeId(2)), NodeId(1), Incarnation(77), body).emit(&mut wire);
         wire

@@ -25,6 +25,7 @@ mod router;
 mod sharing;
 mod slow_memory;
 mod strangers;
+mod versions;
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use assured_rdma::adaptor::address::NodeId;
 use assured_rdma::adaptor::mesh::neighbour::{Identity, Role};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet};
+use assured_rdma::adaptor::mesh::versions::Versions;
 
 use super::BUFFER;
 use super::guest::{Guest, READ, WRITE};
@@ -16,7 +17,7 @@ use super::node::Place;
 const LASTS: Duration = Duration::from_secs(2);
 
 fn join(node: u8, life: u64) -> Vec<u8> {
-    let body = Body::Join { role: Role::NODE, wants_reply: false };
+    let body = Body::Join { role: Role::NODE, versions: Versions::OWN, wants_reply: false };
     let mut wire = Vec::new();
     Packet::between(Identity::Node(NodeId(node)), NodeId(0), Incarnation(life), body).emit(&mut wire);
     wire

@@ -1,6 +1,8 @@
-//! The clock of an adaptor process: it drifts, jumps ahead and stands still, while the world's time goes on.
+//! The clock of an adaptor process: it drifts, jumps ahead and stands still, while the world's time
+//! goes on.
 //!
-//! Invariant: it never goes back, and [`Clock::when`] names the first moment of the world at which the clock shows a time.
+//! Invariant: it never goes back, and [`Clock::when`] names the first moment of the world at which
+//! the clock shows a time.
 
 use std::time::Duration;
 

@@ -6,6 +6,7 @@ use assured_rdma::adaptor::memory::MemoryFault;
 use assured_rdma::adaptor::mesh::batch::{Batch, Collector};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
+use assured_rdma::adaptor::mesh::versions::Versions;
 use assured_rdma::adaptor::transaction::RequestKind;
 use assured_rdma::adaptor::{Adaptor, Instant, Settings};
 use bytes::Bytes;
@@ -41,7 +42,7 @@ fn a_write_that_waits_for_its_lease_holds_its_own_bytes_only() {
     let hello = adaptor.poll_packet(now, peer, &mut |_| Err(MemoryFault::Unmapped)).unwrap();
     let Body::Hello { nonce, .. } = hello.body else { panic!("{hello:?}") };
     let answer = Body::Hello {
-        wants_reply: false,
+        versions: Versions::OWN,
         epoch: Epoch(0),
         nonce: 0,
         echo: nonce,

@@ -10,6 +10,7 @@ use assured_rdma::adaptor::mesh::batch::{Collector, SHORT};
 use assured_rdma::adaptor::mesh::limits::{WINDOW_BYTES, WINDOW_REQUESTS};
 use assured_rdma::adaptor::mesh::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use assured_rdma::adaptor::mesh::sequence::{Epoch, Sequence};
+use assured_rdma::adaptor::mesh::versions::Versions;
 use assured_rdma::adaptor::random::Random;
 use assured_rdma::adaptor::status::Code;
 use assured_rdma::adaptor::transaction::RequestKind;
@@ -78,7 +79,8 @@ impl Attack {
                 | Body::Inventory { .. }
                 | Body::Join { .. }
                 | Body::Refuse { .. }
-                | Body::Routes(_) => {}
+                | Body::Routes(_)
+                | Body::Unknown(_) => {}
             }
         }
         let epoch = Epoch(self.near(epoch));
@@ -94,9 +96,9 @@ impl Attack {
         let code = if self.below(2) == 0 { Code::Ok } else { code };
         let body = match self.below(13) {
             0 => Body::Hello {
-                wants_reply: self.below(2) == 0,
+                versions: Versions::OWN,
                 epoch,
-                nonce: self.random.next(),
+                nonce: if self.below(2) == 0 { self.random.next() } else { 0 },
                 echo: if self.below(4) == 0 { 1 } else { nonce },
                 lease: self.near(150_000),
                 inventory: self.near(1),

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::InventoryNews;
 use super::packet::{Body, Incarnation, Packet};
 use super::stalled_tests::{PEER, from_peer, linked, no_memory, prove, start};
+use super::versions::Versions;
 
 #[test]
 fn a_list_that_was_not_asked_for_is_no_news() {
@@ -38,7 +39,8 @@ fn a_list_of_the_life_before_a_reset_is_not_sent_as_one_of_the_next() {
     mesh.reincarnate(start(), next, &[]);
     let hello = mesh.poll_packet(start(), PEER, &mut no_memory);
     let Some(Packet { body: Body::Hello { nonce, epoch, .. }, .. }) = hello else { panic!("{hello:?}") };
-    let welcome = Body::Hello { wants_reply: false, epoch, nonce: 0, echo: nonce, lease: 1, inventory: 0 };
+    let welcome =
+        Body::Hello { versions: Versions::OWN, epoch, nonce: 0, echo: nonce, lease: 1, inventory: 0 };
     mesh.handle_packet(start(), PEER, Packet { destination_incarnation: next, ..from_peer(welcome) });
     while let Some(packet) = mesh.poll_packet(start(), PEER, &mut no_memory) {
         assert!(!matches!(packet.body, Body::Inventory { .. }), "{packet:?}");

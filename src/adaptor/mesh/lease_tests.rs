@@ -9,6 +9,7 @@ use super::sequence::{Epoch, Sequence};
 use super::stalled_tests::{
     KEEPALIVE, PEER, from_peer, linked, no_memory, prove, stalled_with_a_write, start,
 };
+use super::versions::Versions;
 use super::{Mesh, Ticket, Wanted};
 use crate::adaptor::Instant;
 use crate::adaptor::address::{Location, Place};
@@ -227,13 +228,41 @@ fn a_link_on_which_nothing_comes_any_more_is_down_and_counted() {
         now = mesh.poll_timeout().expect("a link has a timer").max(now);
         mesh.handle_timeout(now);
         for body in packets(&mut mesh, now) {
-            let Body::Hello { wants_reply: true, nonce, .. } = body else { continue };
+            let Body::Hello { nonce: nonce @ 1.., .. } = body else { continue };
             trips += 1;
             let (epoch, lease) = (Epoch(0), 150_000);
-            let reply = Body::Hello { wants_reply: false, epoch, nonce: 0, echo: nonce, lease, inventory: 0 };
+            let reply =
+                Body::Hello { versions: Versions::OWN, epoch, nonce: 0, echo: nonce, lease, inventory: 0 };
             mesh.handle_packet(now, PEER, from_peer(reply));
         }
     }
     assert_eq!(trips, 2);
     assert!(now.since(cut) < Duration::from_millis(50));
+}
+
+#[test]
+fn a_peer_of_other_versions_is_down_and_told_once() {
+    let mut mesh = linked();
+    let versions = Versions::new(2, 9, 0).unwrap();
+    let hello =
+        |nonce, echo| Body::Hello { versions, epoch: Epoch(0), nonce, echo, lease: 150_000, inventory: 0 };
+    let mut told = 0;
+    for _ in 0..3 {
+        mesh.handle_timeout(after(0));
+        let nonce = packets(&mut mesh, after(0)).into_iter().find_map(|body| match body {
+            Body::Hello { nonce, .. } => Some(nonce),
+            _ => None,
+        });
+        mesh.handle_packet(after(0), PEER, from_peer(hello(7, nonce.unwrap_or(0))));
+        let events = core::iter::from_fn(|| mesh.poll_event());
+        told += events
+            .filter(|event| matches!(event, Event::VersionDiffers { versions: v, .. } if *v == versions))
+            .count();
+        assert!(mesh.peer(PEER).is_some_and(|peer| !peer.up));
+    }
+    assert_eq!(told, 1);
+    // It hears all the same what this node speaks.
+    let answer =
+        packets(&mut mesh, after(1)).into_iter().any(|body| matches!(body, Body::Hello { echo: 7, .. }));
+    assert!(answer);
 }

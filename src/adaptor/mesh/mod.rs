@@ -15,6 +15,7 @@ pub mod packet;
 mod responder;
 pub mod sequence;
 mod session;
+pub mod versions;
 
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects)]
@@ -231,6 +232,7 @@ impl Mesh {
         self.unroutable.clear();
         self.outputs.inbound.clear();
         self.outputs.late_leases = Tally::default();
+        self.outputs.unknown = Tally::default();
         let mut tickets: BTreeMap<NodeId, Vec<_>> = BTreeMap::new();
         for &(origin, ticket) in flushed {
             tickets.entry(origin.node).or_default().push((origin.channel, ticket));
@@ -334,6 +336,11 @@ impl Mesh {
     /// How often since the reset a lease for a write that waited was over when it came.
     pub const fn late_leases(&self) -> u64 {
         self.outputs.late_leases.sum()
+    }
+
+    /// How many packets of other nodes since the reset were of a version, or had a command, that is not known here.
+    pub const fn unknown_packets(&self) -> u64 {
+        self.outputs.unknown.sum()
     }
 
     /// The clock that gives this node its time may have stood still, or have jumped, before `now`: what was executed under leases

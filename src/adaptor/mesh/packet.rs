@@ -12,6 +12,7 @@ use super::batch::Batch;
 use super::neighbour::{End, Identity, Refusal, Role, Routes};
 use super::numbers::{Reader, Writer};
 use super::sequence::{Epoch, Sequence};
+use super::versions::Versions;
 use crate::adaptor::address::{Location, NodeId, OFFSET_BITS, Space};
 use crate::adaptor::channel::Channel;
 use crate::adaptor::memory::Lent;
@@ -26,7 +27,7 @@ pub const MAX_PAYLOAD: usize = 64 << 10;
 pub(in crate::adaptor) const LONG_PAYLOAD: usize = 32 << 10;
 /// The first two bytes of every packet, "AR".
 pub const MAGIC: u16 = u16::from_le_bytes(*b"AR");
-/// The version of the format, the third byte.
+/// The version of the protocol, the third byte.
 pub const VERSION: u8 = 1;
 
 const CRC_AT: usize = 12;
@@ -83,11 +84,12 @@ pub struct Progress {
 pub enum Body {
     /// Names the sender's incarnation and asks for a sign of life, or gives one.
     Hello {
-        /// The receiver shall answer with a Hello that echoes `nonce`.
-        wants_reply: bool,
+        /// What the sender speaks.
+        versions: Versions,
         /// The current epoch of the sender's requests.
         epoch: Epoch,
-        /// A number that proves, when it comes back, that the peer is alive now.
+        /// A number that proves, when it comes back, that the peer is alive now: the receiver shall answer with a Hello that
+        /// echoes it. 0 asks for nothing.
         nonce: u64,
         /// The nonce of the Hello that this one answers, or 0.
         echo: u64,
@@ -202,6 +204,8 @@ pub enum Body {
     Join {
         /// What is there.
         role: Role,
+        /// What it speaks.
+        versions: Versions,
         /// The other end shall answer with a Join, or a Refuse.
         wants_reply: bool,
     },
@@ -212,6 +216,22 @@ pub enum Body {
     },
     /// A router to the other end of the link only: the nodes that it reaches, and no others.
     Routes(Routes),
+    /// Of a later version than is spoken here, or with a command that is not known here.
+    Unknown(Unknown),
+}
+
+/// What is not known here: it is skipped by nodes, and passed on by routers as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Unknown {
+    fields: Fields,
+    data: Bytes,
+}
+
+impl Unknown {
+    /// Whether it is for the other end of the link only, and not for a node.
+    pub const fn is_between_ends(&self) -> bool {
+        self.fields.command >= command::BETWEEN_ENDS
+    }
 }
 
 /// Why bytes are not a packet.
@@ -221,8 +241,6 @@ pub enum ParseError {
     Truncated,
     /// The first bytes are not those of a packet: this is no stream of packets, or it is out of step.
     NotAPacket,
-    /// A version of the format that is not known here.
-    Version(u8),
     /// A payload longer than [`MAX_PAYLOAD`].
     TooLong(u32),
     /// The CRC does not match.
@@ -236,7 +254,6 @@ impl fmt::Display for ParseError {
         match self {
             Self::Truncated => f.write_str("packet is cut short"),
             Self::NotAPacket => f.write_str("not the beginning of a packet"),
-            Self::Version(version) => write!(f, "packet format version {version} is not {VERSION}"),
             Self::TooLong(len) => write!(f, "payload of {len} bytes is longer than {MAX_PAYLOAD}"),
             Self::Corrupt => f.write_str("CRC does not match"),
             Self::Field => f.write_str("a field has no meaning"),
@@ -267,8 +284,9 @@ impl Sink for Vec<u8> {
 static NO_BYTES: Bytes = Bytes::new();
 
 /// The header's fields as they stand on the wire, before they are given a meaning.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Fields {
+    version: u8,
     command: u8,
     code: u8,
     epoch: u32,
@@ -279,9 +297,22 @@ struct Fields {
     stamp: u64,
 }
 
+impl Fields {
+    const NONE: Self = Self {
+        version: VERSION,
+        command: 0,
+        code: 0,
+        epoch: 0,
+        sequence: 0,
+        acknowledge: 0,
+        count: 0,
+        address: 0,
+        stamp: 0,
+    };
+}
+
 pub(super) mod command {
     pub const HELLO: u8 = 1;
-    pub const WELCOME: u8 = 2;
     pub const WRITE: u8 = 3;
     pub const READ: u8 = 4;
     pub const CONFIRM: u8 = 5;
@@ -295,6 +326,8 @@ pub(super) mod command {
     pub const INVENTORY: u8 = 13;
     pub const ATOMIC: u8 = 14;
     pub const BATCH: u8 = 15;
+    /// From here on later versions have what goes from one end of a link to the other, no further.
+    pub const BETWEEN_ENDS: u8 = 192;
 }
 
 /// The length in bytes, header and payload, of the packet that begins `bytes`, as soon as that can be told.
@@ -305,12 +338,9 @@ pub fn wire_len(bytes: &[u8]) -> Result<Option<usize>, ParseError> {
     let Some(fixed) = bytes.first_chunk::<12>() else {
         return Ok(None);
     };
-    let [m0, m1, version, _, _, _, _, _, l0, l1, l2, l3] = *fixed;
+    let [m0, m1, _, _, _, _, _, _, l0, l1, l2, l3] = *fixed;
     if u16::from_le_bytes([m0, m1]) != MAGIC {
         return Err(ParseError::NotAPacket);
-    }
-    if version != VERSION {
-        return Err(ParseError::Version(version));
     }
     let payload = u32::from_le_bytes([l0, l1, l2, l3]);
     match usize::try_from(payload) {
@@ -369,7 +399,7 @@ impl Packet {
         let mut header = [0; HEADER_LEN];
         let mut writer = Writer(&mut header);
         writer.put(MAGIC.to_le_bytes());
-        writer.put([VERSION, fields.command, self.source.0, self.destination.0]);
+        writer.put([fields.version, fields.command, self.source.0, self.destination.0]);
         writer.put([self.channel.bits(), fields.code]);
         writer.put(u32::try_from(data.len()).unwrap_or(u32::MAX).to_le_bytes());
         writer.put([0; 4]);
@@ -404,11 +434,12 @@ impl Packet {
         if crc != header_and_payload_crc(header, &data) {
             return Err(ParseError::Corrupt);
         }
-        let [_, _, _, command, source, destination, channel, code, ..] = *header;
+        let [_, _, version, command, source, destination, channel, code, ..] = *header;
         let channel = Channel::from_bits(channel & ((1 << HOPS_SHIFT) - 1)).ok_or(ParseError::Field)?;
         let source_incarnation = Incarnation(reader.u64());
         let destination_incarnation = Incarnation(reader.u64());
         let fields = Fields {
+            version,
             command,
             code,
             epoch: reader.u32(),
@@ -427,13 +458,11 @@ impl Packet {
         packet.is_sound().then_some(packet).ok_or(ParseError::Field)
     }
 
-    /// Whether incarnations and nonces are such as its command can have. (A [`Body::Join`] of no life is answered: see
+    /// Whether incarnations are such as its command can have. (A [`Body::Join`] of no life is answered: see
     /// [`Packet::joiner`].)
     const fn is_sound(&self) -> bool {
         match self.body {
-            Body::Hello { wants_reply, nonce, .. } => {
-                self.source_incarnation.0 != 0 && wants_reply == (nonce != 0)
-            }
+            Body::Hello { .. } => self.source_incarnation.0 != 0,
             Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => self.destination_incarnation.0 == 0,
             _ => true,
         }
@@ -452,7 +481,8 @@ impl Body {
             | Self::Confirm { .. }
             | Self::Done { .. }
             | Self::Nak { .. }
-            | Self::Ask { .. } => true,
+            | Self::Ask { .. }
+            | Self::Unknown(_) => true,
             Self::Hello { .. }
             | Self::Inquire
             | Self::Inventory { .. }
@@ -463,7 +493,7 @@ impl Body {
     }
 
     fn to_fields(&self) -> (Fields, &Bytes) {
-        let none = Fields::default();
+        let none = Fields::NONE;
         let initiating = |command, progress: &Progress, sequence: Sequence| Fields {
             command,
             epoch: progress.epoch.0,
@@ -480,10 +510,10 @@ impl Body {
             ..none
         };
         match self {
-            Self::Hello { wants_reply, epoch, nonce, echo, lease, inventory } => {
-                let command = if *wants_reply { command::HELLO } else { command::WELCOME };
+            Self::Hello { versions, epoch, nonce, echo, lease, inventory } => {
+                let fields = Fields { command: command::HELLO, acknowledge: versions.to_field(), ..none };
                 let (address, stamp, count, sequence) = (*nonce, *echo, *lease, *inventory);
-                (Fields { command, epoch: epoch.0, sequence, count, address, stamp, ..none }, &NO_BYTES)
+                (Fields { epoch: epoch.0, sequence, count, address, stamp, ..fields }, &NO_BYTES)
             }
             Self::Inquire => (Fields { command: command::INQUIRE, ..none }, &NO_BYTES),
             Self::Inventory { version, entries } => {
@@ -516,28 +546,32 @@ impl Body {
                 (responding(command::NAK, *epoch, *expected, *stamp), &NO_BYTES)
             }
             Self::Ask { epoch, stamp } => (responding(command::ASK, *epoch, Sequence(0), *stamp), &NO_BYTES),
-            Self::Join { role, wants_reply } => {
+            Self::Join { role, versions, wants_reply } => {
+                let fields = Fields { command: command::JOIN, acknowledge: versions.to_field(), ..none };
                 let (count, address) = role.fields();
-                let sequence = (*wants_reply).into();
-                (Fields { command: command::JOIN, sequence, count, address, ..none }, &NO_BYTES)
+                (Fields { sequence: (*wants_reply).into(), count, address, ..fields }, &NO_BYTES)
             }
             Self::Refuse { reason } => {
                 (Fields { command: command::REFUSE, code: reason.bits(), ..none }, &NO_BYTES)
             }
             Self::Routes(routes) => (Fields { command: command::ROUTES, ..none }, routes.as_bytes()),
+            Self::Unknown(Unknown { fields, data }) => (*fields, data),
         }
     }
 
     /// Gives the fields a meaning; `None` where they have none. Fields that a command does not use must be 0.
     fn from_fields(fields: Fields, data: Bytes) -> Option<Self> {
+        if fields.version != VERSION {
+            return Some(Self::Unknown(Unknown { fields, data }));
+        }
         let epoch = Epoch(fields.epoch);
         let sequence = Sequence(fields.sequence);
         let stamp = Stamp(fields.stamp);
         let progress = Progress { epoch, acknowledge: Sequence(fields.acknowledge), echo: stamp };
         let at = location_of(fields.address);
         let body = match fields.command {
-            command::HELLO | command::WELCOME => Self::Hello {
-                wants_reply: fields.command == command::HELLO,
+            command::HELLO => Self::Hello {
+                versions: Versions::from_field(fields.acknowledge)?,
                 epoch,
                 nonce: fields.address,
                 echo: fields.stamp,
@@ -566,11 +600,12 @@ impl Body {
             command::ASK => Self::Ask { epoch, stamp },
             command::JOIN => {
                 let role = Role::from_fields(fields.count, fields.address);
-                Self::Join { role, wants_reply: fields.sequence == 1 }
+                let versions = Versions::from_field(fields.acknowledge)?;
+                Self::Join { role, versions, wants_reply: fields.sequence == 1 }
             }
             command::REFUSE => Self::Refuse { reason: Refusal::from_bits(fields.code)? },
             command::ROUTES => Self::Routes(Routes::parse(data.clone())?),
-            _ => return None,
+            _ => Self::Unknown(Unknown { fields, data: data.clone() }),
         };
         let (canonical, payload) = body.to_fields();
         let unused_are_zero = canonical.code == fields.code

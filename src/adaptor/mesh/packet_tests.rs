@@ -9,6 +9,7 @@ use super::framing::{FrameError, Framer};
 use super::neighbour::{End, Identity, MAX_HOPS, Refusal, Role, Route, Routes};
 use super::packet::*;
 use super::sequence::{Epoch, Sequence};
+use super::versions::Versions;
 use crate::adaptor::address::{Location, NodeId};
 use crate::adaptor::buses::{Buses, Span};
 use crate::adaptor::channel::Channel;
@@ -123,7 +124,7 @@ const JOIN_BYTES: [u8; 64] = [
     0x44, 0x44, 0x33, 0x33, 0x22, 0x22, 0x11, 0x11,
     0, 0, 0, 0, 0, 0, 0, 0,
     0, 0, 0, 0, 1, 0, 0, 0,
-    0, 0, 0, 0, 1, 0, 0, 0,
+    1, 1, 0, 0, 1, 0, 0, 0,
     0, 0, 0, 0, 0, 0, 0, 0,
     0, 0, 0, 0, 0, 0, 0, 0,
 ];
@@ -136,7 +137,7 @@ const JOIN_OF_SEVERAL_BYTES: [u8; 64] = [
     0x44, 0x44, 0x33, 0x33, 0x22, 0x22, 0x11, 0x11,
     0, 0, 0, 0, 0, 0, 0, 0,
     0, 0, 0, 0, 0, 0, 0, 0,
-    0, 0, 0, 0, 1, 0, 0, 0,
+    1, 1, 0, 0, 1, 0, 0, 0,
     2, 2, 0, 0, 0, 0, 0, 0,
     0, 0, 0, 0, 0, 0, 0, 0,
 ];
@@ -188,8 +189,17 @@ fn routes(list: &[(u8, u8, u64)]) -> Routes {
 fn golden_bytes_of_what_the_ends_of_a_link_say() {
     let life = Incarnation(0x1111_2222_3333_4444);
     let node = Identity::Node(NodeId(3));
-    let join = Packet::between(node, NodeId(2), life, Body::Join { role: Role::NODE, wants_reply: true });
-    let several = Body::Join { role: Role::Adaptor { bus_bits: 2, further: 2 }, wants_reply: false };
+    let join = Packet::between(
+        node,
+        NodeId(2),
+        life,
+        Body::Join { role: Role::NODE, versions: Versions::OWN, wants_reply: true },
+    );
+    let several = Body::Join {
+        role: Role::Adaptor { bus_bits: 2, further: 2 },
+        versions: Versions::OWN,
+        wants_reply: false,
+    };
     let several = Packet::between(Identity::Node(NodeId(4)), NodeId(2), life, several);
     let refuse = Body::Refuse { reason: Refusal::Duplicate };
     let refuse = Packet::between(Identity::Router, NodeId(3), life, refuse);
@@ -208,26 +218,24 @@ fn golden_bytes_of_what_the_ends_of_a_link_say() {
 }
 
 #[test]
-fn a_hello_names_an_incarnation_and_has_a_nonce_and_a_welcome_has_none() {
-    let parsed = |wants_reply, nonce, incarnation| {
-        let (epoch, echo, lease, inventory) = (Epoch(1), 0, 150_000, 1);
-        let body = Body::Hello { wants_reply, epoch, nonce, echo, lease, inventory };
+fn a_hello_names_an_incarnation() {
+    let parsed = |nonce, incarnation| {
+        let (versions, epoch, echo, lease, inventory) = (Versions::OWN, Epoch(1), 0, 150_000, 1);
+        let body = Body::Hello { versions, epoch, nonce, echo, lease, inventory };
         let source_incarnation = Incarnation(incarnation);
         let packet = Packet { source_incarnation, body, ..write_packet() };
         Packet::parse(Bytes::from(emitted(&packet))).map(|found| assert_eq!(found, packet))
     };
-    assert_eq!(parsed(true, 5, 7), Ok(()));
-    assert_eq!(parsed(false, 0, 7), Ok(()));
-    assert_eq!(parsed(true, 0, 7), Err(ParseError::Field), "a HELLO without a nonce");
-    assert_eq!(parsed(false, 5, 7), Err(ParseError::Field), "a WELCOME with a nonce");
-    assert_eq!(parsed(true, 5, 0), Err(ParseError::Field), "a HELLO of no incarnation");
-    assert_eq!(parsed(false, 0, 0), Err(ParseError::Field), "a WELCOME of no incarnation");
+    for nonce in [5, 0] {
+        assert_eq!(parsed(nonce, 7), Ok(()));
+        assert_eq!(parsed(nonce, 0), Err(ParseError::Field));
+    }
 }
 
 #[test]
 fn what_the_ends_of_a_link_say_is_for_no_incarnation() {
     for body in [
-        Body::Join { role: Role::NODE, wants_reply: true },
+        Body::Join { role: Role::NODE, versions: Versions::OWN, wants_reply: true },
         Body::Refuse { reason: Refusal::Duplicate },
         Body::Routes(routes(&[(1, 1, 5)])),
     ] {
@@ -244,7 +252,7 @@ fn what_the_ends_of_a_link_say_is_for_no_incarnation() {
 #[test]
 fn a_join_names_its_sender() {
     let join = |source, role, incarnation| {
-        let body = Body::Join { role, wants_reply: false };
+        let body = Body::Join { role, versions: Versions::OWN, wants_reply: false };
         let packet = Packet { source: NodeId(source), body, ..write_packet() };
         Packet { source_incarnation: Incarnation(incarnation), ..packet }.joiner()
     };
@@ -331,6 +339,34 @@ fn unused_fields_must_be_zero() {
 }
 
 #[test]
+fn what_later_versions_have_is_kept_as_it_is() {
+    for (what, at, value) in
+        [("a version", 2, 2), ("a version", 2, 255), ("a command", 3, 16), ("a command", 3, 255)]
+    {
+        let mut wire = WRITE_BYTES.to_vec();
+        (wire[at], wire[7], wire[44], wire[56]) = (value, 0xee, 1, 9);
+        let wire = sealed(wire);
+        let packet = Packet::parse(wire.clone().into()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let Body::Unknown(unknown) = &packet.body else { panic!("{what}: {packet:?}") };
+        assert_eq!(unknown.is_between_ends(), value == 255 && at == 3, "{what}");
+        assert_eq!(packet.destination, write_packet().destination);
+        assert_eq!(emitted(&packet), wire, "{what}");
+    }
+    let mut damaged = WRITE_BYTES;
+    damaged[2] = 2;
+    assert_eq!(Packet::parse(Bytes::copy_from_slice(&damaged)), Err(ParseError::Corrupt));
+}
+
+#[test]
+fn who_speaks_no_version_says_nothing() {
+    for versions in [[0, 1], [2, 1], [0, 0]] {
+        let mut wire = JOIN_BYTES.to_vec();
+        wire[40..42].copy_from_slice(&versions);
+        assert_eq!(Packet::parse(sealed(wire).into()), Err(ParseError::Field), "{versions:?}");
+    }
+}
+
+#[test]
 fn a_corrupt_packet_is_skipped_and_the_stream_goes_on() {
     let mut stream = WRITE_BYTES.to_vec();
     stream[70] ^= 1;
@@ -367,6 +403,9 @@ fn body() -> impl Strategy<Value = Body> {
         acknowledge: Sequence(a),
         echo: Stamp(s),
     });
+    let versions = (1..=u8::MAX, any::<u8>(), any::<u16>()).prop_map(|(smallest, more, features)| {
+        Versions::new(smallest, smallest.saturating_add(more), features).unwrap()
+    });
     let data = proptest::collection::vec(any::<u8>(), 0..100).prop_map(Bytes::from);
     let sequence = any::<u32>().prop_map(Sequence);
     let epoch = any::<u32>().prop_map(Epoch);
@@ -374,11 +413,11 @@ fn body() -> impl Strategy<Value = Body> {
     let at = (0..1u64 << 48, any::<bool>())
         .prop_map(|(offset, io)| if io { Location::io(offset) } else { Location::memory(offset) });
     prop_oneof![
-        (any::<bool>(), epoch.clone(), any::<[u64; 2]>(), any::<[u32; 2]>()).prop_map(
-            |(wants_reply, epoch, [nonce, echo], [lease, inventory])| Body::Hello {
-                wants_reply,
+        (versions.clone(), epoch.clone(), any::<[u64; 2]>(), any::<[u32; 2]>()).prop_map(
+            |(versions, epoch, [nonce, echo], [lease, inventory])| Body::Hello {
+                versions,
                 epoch,
-                nonce: if wants_reply { nonce.max(1) } else { 0 },
+                nonce,
                 echo,
                 lease,
                 inventory
@@ -424,11 +463,11 @@ fn body() -> impl Strategy<Value = Body> {
             stamp
         }),
         (epoch, stamp).prop_map(|(epoch, stamp)| Body::Ask { epoch, stamp }),
-        (proptest::option::of((any::<u8>(), any::<u8>())), any::<bool>()).prop_map(
-            |(adaptor, wants_reply)| {
+        (proptest::option::of((any::<u8>(), any::<u8>())), versions, any::<bool>()).prop_map(
+            |(adaptor, versions, wants_reply)| {
                 let role =
                     adaptor.map_or(Role::Router, |(bus_bits, further)| Role::Adaptor { bus_bits, further });
-                Body::Join { role, wants_reply }
+                Body::Join { role, versions, wants_reply }
             }
         ),
         proptest::sample::select(&Refusal::ALL[..]).prop_map(|reason| Body::Refuse { reason }),

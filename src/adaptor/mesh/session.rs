@@ -68,6 +68,8 @@ pub(super) struct Outputs {
     pub(super) inventories: VecDeque<(NodeId, InventoryNews)>,
     /// Stamps that came back too late to give a lease to a write that waited for one.
     pub(super) late_leases: Tally,
+    /// Packets of peers that are not known here.
+    pub(super) unknown: Tally,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -80,6 +82,8 @@ pub(super) struct Session {
     peer_incarnation: Option<Incarnation>,
     leases: Leases,
     link: bool,
+    /// The peer's last Hello was of versions of which none is spoken here.
+    is_strange: bool,
     /// The peer sent a nonce back on this link, and nothing timed out since.
     proven: bool,
     reach: Reach,
@@ -133,6 +137,7 @@ impl Session {
             peer_incarnation: None,
             leases: Leases::new(timing),
             link: false,
+            is_strange: false,
             proven: false,
             reach: Reach::Down,
             reach_changes: 0,
@@ -270,9 +275,12 @@ impl Session {
             return;
         }
         let from = packet.source_incarnation;
-        if let Body::Hello { wants_reply, epoch, nonce, echo, lease, inventory } = packet.body {
-            if wants_reply {
+        if let Body::Hello { versions, epoch, nonce, echo, lease, inventory } = packet.body {
+            if nonce != 0 {
                 self.owed_echo = Some(nonce);
+            }
+            if !self.speaks_alike(versions, out) {
+                return;
             }
             let lease = Duration::from_micros(lease.into());
             self.handle_hello(now, from, echo, lease, out);
@@ -298,6 +306,7 @@ impl Session {
         match packet.body {
             // The ends of a link keep their own packets to themselves.
             Body::Hello { .. } | Body::Join { .. } | Body::Refuse { .. } | Body::Routes(_) => {}
+            Body::Unknown(_) => out.unknown.count(),
             Body::Inquire if self.inventory.is_answering() => {}
             Body::Inquire => out.inventories.push_back((self.peer, InventoryNews::Asked)),
             Body::Inventory { version, entries } => {

@@ -5,6 +5,7 @@ use core::time::Duration;
 use super::limits::{WINDOW_BYTES, Window};
 use super::packet::{Body, Incarnation, Packet, Progress, Stamp};
 use super::sequence::{Epoch, Sequence};
+use super::versions::Versions;
 use super::{Mesh, Ticket, Timing, Wanted};
 use crate::adaptor::Instant;
 use crate::adaptor::address::{Location, NodeId};
@@ -59,7 +60,8 @@ pub(super) fn prove(mesh: &mut Mesh, now: Instant, inventory: u32) {
     let hello = mesh.poll_packet(now, PEER, &mut no_memory);
     let Some(Packet { body: Body::Hello { nonce, .. }, .. }) = hello else { panic!("{hello:?}") };
     let epoch = Epoch(0);
-    let answer = Body::Hello { wants_reply: false, epoch, nonce: 0, echo: nonce, lease: 150_000, inventory };
+    let answer =
+        Body::Hello { versions: Versions::OWN, epoch, nonce: 0, echo: nonce, lease: 150_000, inventory };
     mesh.handle_packet(now, PEER, from_peer(answer));
     assert!(mesh.peer(PEER).is_some_and(|peer| peer.up));
 }

@@ -119,6 +119,7 @@ registers! {
     CommandResult "COMMAND_RESULT" at 0x0058, 64 bits, ReadOnly, Value(0);
     OverflowAck "OVERFLOW_ACK" at 0x0060, 32 bits, WriteOnly, Value(0);
     ErrorCount "ERROR_COUNT" at 0x0064, 32 bits, ReadOnly, Value(0);
+    UnknownPackets "UNKNOWN_PACKETS" at 0x0070, 64 bits, ReadOnly, Value(0);
     LateLeases "LATE_LEASES" at 0x0078, 64 bits, ReadOnly, Value(0);
     Stores "STORES" at 0x0080, 64 bits, ReadOnly, Value(0);
     Loads "LOADS" at 0x0088, 64 bits, ReadOnly, Value(0);

@@ -26,7 +26,8 @@ use super::socket;
 use crate::adaptor::Instant;
 use crate::adaptor::mesh::framing::{Frame, FrameError};
 use crate::adaptor::mesh::neighbour::{End, Identity, LinkId, Neighbour, Refusal, Role as EndRole};
-use crate::adaptor::mesh::packet::{Body, HEADER_LEN, Packet, ParseError};
+use crate::adaptor::mesh::packet::{Body, HEADER_LEN, Packet};
+use crate::adaptor::mesh::versions::Versions;
 use crate::adaptor::random::Random;
 use crate::poller::{Poller, Report, Token};
 
@@ -416,9 +417,6 @@ impl Links {
                     Some(Err(FrameError::Corrupt)) => {
                         self.close(now, token, "its first packet is not intact");
                     }
-                    Some(Err(FrameError::Broken(error @ ParseError::Version(_)))) => {
-                        self.dismiss(now, token, Refusal::Version, &error.to_string());
-                    }
                     Some(Err(FrameError::Broken(error))) => self.close(now, token, &error.to_string()),
                 }
                 return false;
@@ -482,7 +480,7 @@ fn is_due(now: Instant, time: Option<Instant>) -> bool {
 /// What `own` says to `to` about itself.
 fn join(own: Neighbour, to: Option<Identity>, wants_reply: bool) -> Packet {
     let to = to.unwrap_or(Identity::Router).id();
-    let body = Body::Join { role: EndRole::of(own.end), wants_reply };
+    let body = Body::Join { role: EndRole::of(own.end), versions: Versions::OWN, wants_reply };
     Packet::between(own.identity(), to, own.incarnation, body)
 }
 

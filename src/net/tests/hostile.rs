@@ -91,7 +91,7 @@ impl Hub {
 
 fn joins(identity: Identity, lives: impl IntoIterator<Item = u64>) -> Vec<u8> {
     let role = if identity == Identity::Router { Role::Router } else { Role::NODE };
-    let body = Body::Join { role, wants_reply: false };
+    let body = Body::Join { role, versions: Versions::OWN, wants_reply: false };
     let packet = |life| Packet::between(identity, NodeId(0), Incarnation(life), body.clone());
     lives.into_iter().flat_map(|life| wire(&packet(life))).collect()
 }

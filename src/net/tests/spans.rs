@@ -8,7 +8,7 @@ fn buses(first: u8, bits: u32, count: u16) -> End {
 }
 
 fn says(end: End, looks_for: NodeId, life: u64, wants_reply: bool) -> Packet {
-    let body = Body::Join { role: Role::of(end), wants_reply };
+    let body = Body::Join { role: Role::of(end), versions: Versions::OWN, wants_reply };
     Packet::between(end.identity(), looks_for, Incarnation(life), body)
 }
 

@@ -457,7 +457,7 @@ fn a_router_lets_in_whom_the_certificate_names() {
     };
     let mut side = Side::new(now, settings);
     drop(authority.node(HIGH));
-    let router = Body::Join { role: Role::Router, wants_reply: true };
+    let router = Body::Join { role: Role::Router, versions: Versions::OWN, wants_reply: true };
     let router = Packet::between(Identity::Router, NodeId(0), Incarnation(7), router);
     for (what, first, welcome) in [
         ("another node", join(STRANGER, NodeId(0), 7), false),

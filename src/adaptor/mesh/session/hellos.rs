@@ -1,18 +1,31 @@
 //! When Hellos go, and how many may be without an answer.
 //!
-//! Invariant: where nothing comes from the peer, Hellos go at regular intervals, and its link is cut after the keepalive time;
-//! whatever comes starts the count again. Where other packets come, a Hello of this node's makes the round trip once in each
-//! keepalive time all the same, since only Hellos tell of inventories and leases, and none of them may be lost for good.
+//! Invariant: where nothing comes from the peer, Hellos go at regular intervals, and its link is
+//! cut after the keepalive time; whatever comes starts the count again. Where other packets come, a
+//! Hello of this node's makes the round trip once in each keepalive time all the same, since only
+//! Hellos tell of inventories and leases, and none of them may be lost for good.
 
 use core::time::Duration;
 
-use super::Session;
+use super::{Outputs, Session};
 use crate::adaptor::Instant;
 use crate::adaptor::channel::Channel;
+use crate::adaptor::event::Event;
 use crate::adaptor::mesh::limits::{HELLO_AGAIN, HELLO_GAP, HELLOS_AWAITED, KEEPALIVE_PARTS};
 use crate::adaptor::mesh::packet::Body;
+use crate::adaptor::mesh::versions::Versions;
 
 impl Session {
+    /// Whether there is a version of the protocol that the peer, of which a Hello came, speaks too.
+    pub(super) fn speaks_alike(&mut self, versions: Versions, out: &mut Outputs) -> bool {
+        let is_strange = versions.common(Versions::OWN).is_none();
+        if is_strange && !self.is_strange {
+            out.events.push_back(Event::VersionDiffers { peer: self.peer, versions });
+        }
+        self.is_strange = is_strange;
+        !is_strange
+    }
+
     /// The peer gave a sign of life.
     pub(super) fn heard(&mut self, now: Instant) {
         self.unanswered = 0;
@@ -32,7 +45,8 @@ impl Session {
         self.has_news = true;
     }
 
-    /// When the Hello was sent whose nonce came back, if it is one of those awaited. None of these is awaited any more.
+    /// When the Hello was sent whose nonce came back, if it is one of those awaited. None of these
+    /// is awaited any more.
     pub(super) fn take_nonce(&mut self, echo: u64) -> Option<Instant> {
         let &(_, sent) = self.nonces.iter().find(|&&(nonce, _)| nonce == echo && echo != 0)?;
         self.nonces.clear();
@@ -90,6 +104,6 @@ impl Session {
         let lease = self.leases.announce();
         let epoch = self.flows.get(Channel::Small).initiator.epoch();
         let inventory = self.inventory.own_version();
-        Some(Body::Hello { wants_reply, epoch, nonce, echo, lease, inventory })
+        Some(Body::Hello { versions: Versions::OWN, epoch, nonce, echo, lease, inventory })
     }
 }

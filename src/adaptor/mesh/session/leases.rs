@@ -1,8 +1,9 @@
 //! How long leases last between two nodes, and whether a write can be executed within one at all.
 //!
-//! The lease of a request is that of the initiating node, which reports an unanswered write only when its own lease has run out;
-//! the responding node knows it from Hellos. Invariant: within a life of a node its lease towards a peer never gets shorter, and it
-//! changes only where no request is under way, so that a lease in a peer's memory is never longer than the one waited for.
+//! The lease of a request is that of the initiating node, which reports an unanswered write only
+//! when its own lease has run out; the responding node knows it from Hellos. Invariant: within a
+//! life of a node its lease towards a peer never gets shorter, and it changes only where no request
+//! is under way, so that a lease in a peer's memory is never longer than the one waited for.
 
 use core::time::Duration;
 
@@ -108,7 +109,8 @@ impl Session {
         }
     }
 
-    /// The responder of a channel for another life of the peer, of which this epoch is remembered, if it was there before.
+    /// The responder of a channel for another life of the peer, of which this epoch is remembered,
+    /// if it was there before.
     pub(super) fn responder_after(&self, channel: Channel, known: Option<Option<Epoch>>) -> Responder {
         let (lease, window) = (self.leases.peer, self.window.of(channel));
         let mut responder = match known {
