@@ -205,7 +205,11 @@ pub fn make(directory: &Path, nodes: &Nodes, buses: BusCount, force: bool) -> Re
     })?;
     if new_authority {
         write(&key_path, &authority.issuer.key().serialize_pem(), 0o600)?;
-        write(&cert_path, &authority.pem, 0o644)?;
+        if let Err(error) = write(&cert_path, &authority.pem, 0o644) {
+            // With half an authority the directory could not be used any more.
+            let _ = fs::remove_file(&key_path);
+            return Err(error);
+        }
     }
     for ((stem, _), (certificate, key)) in wanted.iter().zip(&issued) {
         write(&file(stem, "key"), &key.serialize_pem(), 0o600)?;
@@ -311,7 +315,10 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), CertsError> {
             .mode(mode)
             .open(&part)
             .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-            .and_then(|()| fs::rename(&part, path)),
+            .and_then(|()| fs::rename(&part, path))
+            .inspect_err(|_| {
+                let _ = fs::remove_file(&part);
+            }),
     };
     written.map_err(|error| CertsError::File { path: path.to_owned(), error })
 }

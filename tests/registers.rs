@@ -150,7 +150,7 @@ fn library_has_the_codes() {
         .filter(|line| line.trim_end().ends_with(';'))
         .map(|line| {
             let (variant, rest) = line.trim().trim_end_matches(';').split_once(" = ").unwrap();
-            let fields = rest.split(", ").map(|field| field.trim_matches('"').to_owned());
+            let fields = rest.splitn(3, ", ").map(|field| field.trim_matches('"').to_owned());
             core::iter::once(variant.to_owned()).chain(fields).collect()
         })
         .collect();

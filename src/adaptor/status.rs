@@ -61,7 +61,7 @@ codes! {
     /// The adaptor or the node had no buffer for it.
     NoResources = 0x43, "no resources";
     /// The destination was reset before it came to this transaction.
-    Flushed = 0x44, "flushed by reset";
+    Flushed = 0x44, "flushed by a reset, or behind a failed operation";
     /// No such node is configured.
     NoRoute = 0x81, "no route";
     /// The destination exports nothing there.

@@ -138,3 +138,22 @@ fn an_authority_that_does_not_fit_is_not_used() {
     fs::remove_file(directory.join("ca.key")).unwrap();
     fails("ca.key: missing, and without it");
 }
+
+#[test]
+fn what_cannot_be_written_leaves_no_half_authority_and_no_parts() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path();
+    // Stands in the way of the authority's certificate, whose key is written first.
+    let obstacle = directory.join("ca.pem.part");
+    fs::create_dir(&obstacle).unwrap();
+    let text = make(directory, &nodes("1"), BusCount::ONE, false).unwrap_err().to_string();
+    assert!(text.starts_with(&format!("{}/ca.pem: ", directory.display())), "{text}");
+    assert!(!directory.join("ca.key").exists());
+
+    fs::remove_dir(&obstacle).unwrap();
+    drop(make(directory, &nodes("1"), BusCount::ONE, false).unwrap());
+    fs::create_dir(directory.join("node-2.pem")).unwrap();
+    let text = make(directory, &nodes("2"), BusCount::ONE, true).unwrap_err().to_string();
+    assert!(text.starts_with(&format!("{}/node-2.pem: ", directory.display())), "{text}");
+    assert!(!directory.join("node-2.pem.part").exists());
+}

@@ -49,14 +49,22 @@ pub enum DeviceError {
         kind: &'static str,
     },
     /// No node's window is so large.
-    #[error("size: {} is more than the {} of this node's window{}", format_size(*size), format_size(*room), advice(*space))]
+    #[error("size: {} is more than the {} of this node's window; give a smaller size, or a larger --window-size", format_size(*size), format_size(*room))]
     TooLarge {
-        /// Bytes of its window.
+        /// What was asked for, in bytes.
         size: u64,
         /// How many there could be.
         room: u64,
-        /// Of which space.
-        space: Space,
+    },
+    /// The window for I/O has no room for so many registers, which are there several times.
+    #[error(
+        "size: {size} is more than the {room} bytes of registers for which this node's window for I/O has room; give a smaller size"
+    )]
+    TooManyRegisters {
+        /// What was asked for, in bytes.
+        size: u64,
+        /// How many there could be.
+        room: u64,
     },
     /// The window would be misaligned, or not all of it inside the node's.
     #[error("offset: {offset:#x} is not a multiple of 4096 that leaves {} between {first:#x} and {end:#x}, where this node's windows can be", format_size(*len))]
@@ -181,7 +189,10 @@ fn describe(raw: &RawDevice, device: DeviceId, geometry: Geometry) -> Result<Des
     let room = offsets.end.saturating_sub(offsets.start);
     let len = kind.window_len(size).unwrap_or(u64::MAX);
     if len > room {
-        return Err(DeviceError::TooLarge { size: len, room, space });
+        return Err(match space {
+            Space::Memory => DeviceError::TooLarge { size, room },
+            Space::Io => DeviceError::TooManyRegisters { size, room: kind.room(room) },
+        });
     }
     let offset = raw.offset.as_ref().map(|Text(text)| {
         let expected = "an offset such as 0x10000 or 64K";

@@ -272,6 +272,12 @@ pub enum ConfigError {
         /// Why not.
         error: std::io::Error,
     },
+    /// The configuration file is none, or never ends.
+    #[error("config: {}: larger than 1 MiB, which no configuration is", path.display())]
+    FileTooLarge {
+        /// The file.
+        path: PathBuf,
+    },
     /// The configuration file is not as it should be.
     #[error("config: {}, line {line}: {message}", path.display())]
     FileSyntax {

@@ -4,6 +4,8 @@
 //! with its key, by [`Config::new`](super::Config::new).
 
 use std::convert::Infallible;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -288,13 +290,21 @@ impl RawConfig {
     }
 }
 
+/// Bytes that a configuration file may have: more than any needs, and little to read before a device or a pipe that never ends is refused.
+pub(super) const MAX_FILE: u64 = 1 << 20;
+
 /// Reads a TOML file with the keys of the command line's options.
 ///
 /// # Errors
 /// Where the file can't be read, is not TOML, or has an unknown key.
 pub fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| ConfigError::FileUnread { path: path.to_owned(), error })?;
+    let mut text = String::new();
+    let read =
+        File::open(path).and_then(|file| file.take(MAX_FILE.saturating_add(1)).read_to_string(&mut text));
+    let size = read.map_err(|error| ConfigError::FileUnread { path: path.to_owned(), error })?;
+    if u64::try_from(size).is_ok_and(|size| size > MAX_FILE) {
+        return Err(ConfigError::FileTooLarge { path: path.to_owned() });
+    }
     toml::from_str(&text).map_err(|error| ConfigError::FileSyntax {
         path: path.to_owned(),
         line: error.span().map_or(1, |span| line_of(&text, span.start)),

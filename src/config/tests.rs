@@ -1,5 +1,6 @@
 //! Every bad input and the line that it gives.
 
+use super::raw::MAX_FILE;
 use super::*;
 use crate::adaptor::buses::{Buses, Span};
 
@@ -337,6 +338,20 @@ fn file_errors_name_file_and_line() {
         let line = read_file::<RawConfig>(&path).unwrap_err().to_string();
         assert!(line.starts_with(&format!("config: {}, {problem}", path.display())), "{line}");
         assert_eq!(line.lines().count(), 1, "{line}");
+    }
+    std::fs::write(&path, "#".repeat(MAX_FILE as usize)).unwrap();
+    assert!(read_file::<RawConfig>(&path).is_ok());
+    for (path, what) in
+        [(path.as_path(), "larger than 1 MiB"), (std::path::Path::new("/dev/zero"), "endless")]
+    {
+        if what != "endless" {
+            std::fs::write(path, "#".repeat(MAX_FILE as usize + 1)).unwrap();
+        }
+        assert_eq!(
+            read_file::<RawConfig>(path).unwrap_err().to_string(),
+            format!("config: {}: larger than 1 MiB, which no configuration is", path.display()),
+            "{what}"
+        );
     }
     std::fs::remove_file(&path).unwrap();
     assert_eq!(

@@ -102,6 +102,14 @@ impl Kind {
         };
         len.checked_next_multiple_of(GRAIN)
     }
+
+    /// The most bytes that a device can have in a window of `len` bytes.
+    pub const fn room(&self, len: u64) -> u64 {
+        match self {
+            Self::Memory { .. } => len,
+            Self::Scratchpad => len / ALIASES,
+        }
+    }
 }
 
 impl fmt::Display for Kind {

@@ -5,6 +5,27 @@ use log::LevelFilter;
 /// What targets of this program begin with.
 const PROGRAM: &str = "assured_rdma";
 
+/// The modules at the top of this program, and what lines on nodes are called; sorted.
+const MODULES: [&str; 17] = [
+    "adaptor",
+    "allowance",
+    "certs",
+    "config",
+    "descriptors",
+    "event_loop",
+    "hosted",
+    "logging",
+    "mapped",
+    "net",
+    "node",
+    "nodes",
+    "poller",
+    "reaper",
+    "router",
+    "router_process",
+    "vfio",
+];
+
 /// A checked RUST_LOG.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Filter {
@@ -60,10 +81,19 @@ impl Filter {
 fn problem(directive: &str) -> Option<String> {
     const LEVELS: &str = "off, error, warn, info, debug and trace";
     let is_level = |text: &str| text.trim().parse::<LevelFilter>().is_ok();
-    // A directive is for all modules that begin like this.
+    // A directive is for all modules that begin like this. What is below those at the top is not looked at.
     let is_module = |text: &str| {
         let text = text.trim();
-        !text.is_empty() && (text.starts_with(PROGRAM) || PROGRAM.starts_with(text))
+        match text.strip_prefix(PROGRAM).and_then(|rest| rest.strip_prefix("::")) {
+            Some(path) => {
+                let top = path.split("::").next().unwrap_or(path);
+                let is_whole = path.len() > top.len();
+                MODULES.iter().any(|module| if is_whole { *module == top } else { module.starts_with(top) })
+            }
+            None => {
+                !text.is_empty() && (PROGRAM.starts_with(text) || text.strip_prefix(PROGRAM) == Some(":"))
+            }
+        }
     };
     match directive.split_once('=') {
         None if is_level(directive) || is_module(directive) => None,
@@ -91,6 +121,12 @@ mod tests {
             ("info/guest", "info/guest", &[]),
             ("nonsense", "", &["'nonsense' is ignored"]),
             ("hyper=debug,warn", "warn", &["no module 'hyper'"]),
+            ("assured_rdma::n=debug", "assured_rdma::n=debug", &[]),
+            ("assured_rdma::net::links=debug", "assured_rdma::net::links=debug", &[]),
+            ("assured_rdma::nodes", "assured_rdma::nodes", &[]),
+            ("assured_rdma::nett=debug,warn", "warn", &["no module 'assured_rdma::nett'"]),
+            ("assured_rdmas", "", &["'assured_rdmas' is ignored"]),
+            ("assured_rdma::::net", "", &["'assured_rdma::::net' is ignored"]),
             ("assured_rdma=loud,7", "", &["'loud' is no level", "'7' is ignored"]),
             ("=debug", "", &["no module ''"]),
             ("assured_rdma=debug=info", "", &["'debug=info' is no level"]),
@@ -103,5 +139,19 @@ mod tests {
                 "{filter:?}"
             );
         }
+    }
+
+    #[test]
+    fn every_module_is_known() {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+        let mut found: Vec<_> = std::fs::read_dir(source)
+            .unwrap()
+            .map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
+            .filter(|name| !["lib", "main"].contains(&name.as_str()))
+            .chain(["nodes".to_owned()])
+            .collect();
+        found.sort();
+        found.dedup();
+        assert_eq!(found, MODULES);
     }
 }

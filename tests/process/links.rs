@@ -72,7 +72,7 @@ fn a_second_adaptor_with_the_same_id_is_refused_and_told() {
     let arguments = ["--node-id", "2", "--socket-path", &socket, "--peer", &peer];
     let mut second = Node::spawn("adaptor", &arguments.map(str::to_owned));
     second.wait_for("node 2 is in use by another adaptor");
-    one.wait_for("its node id is in use");
+    one.wait_for("its node id is in use (node 2)");
     let mut guest = Guest::attach(&place.socket(3));
     guest.wait_for_duplicate(true);
     for life in ["attached", "reset"] {

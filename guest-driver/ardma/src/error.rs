@@ -247,7 +247,12 @@ impl CallKind {
         };
         match (self, errno.unwrap_or(0)) {
             (_, libc::ENODEV) => "the adaptor was removed",
-            (_, libc::EIO) => "the adaptor does not answer; a reset may help",
+            (Reset, libc::EIO) => {
+                "the adaptor does not answer: it has ended, or QEMU has lost it; shut this guest down, and start the adaptor and QEMU again"
+            }
+            (_, libc::EIO) => {
+                "the adaptor does not answer; try ardma reset, and where that fails too start the adaptor and QEMU again"
+            }
             (_, libc::ETIMEDOUT) => "the adaptor did not answer in time; whether it was done is unknown",
             (_, libc::ECHILD) => {
                 "the file was opened before fork(2) by the parent process: a child opens the adaptor itself"

@@ -94,7 +94,7 @@ codes! {
     /// The adaptor or the node had no buffer for it.
     NoResources = 0x43, "NO_RESOURCES", "no resources";
     /// The destination was reset before it came to this access.
-    Flushed = 0x44, "FLUSHED", "flushed by reset";
+    Flushed = 0x44, "FLUSHED", "flushed by a reset, or behind a failed operation";
     /// No such node is configured.
     NoRoute = 0x81, "NO_ROUTE", "no route";
     /// The destination exports nothing there.

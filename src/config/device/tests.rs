@@ -118,11 +118,11 @@ fn each_bad_value_names_device_and_key() {
         ),
         (
             scratchpad("a", "size = 20488"),
-            "device 'a': size: 64K is more than the 60K of this node's window for I/O; give a smaller size",
+            "device 'a': size: 20488 is more than the 20480 bytes of registers for which this node's window for I/O has room; give a smaller size",
         ),
         (
             scratchpad("a", "size = '0xfffffffffffffff8'"),
-            "device 'a': size: 18446744073709551615 is more than the 60K of this node's window for I/O; give a smaller size",
+            "device 'a': size: 18446744073709551608 is more than the 20480 bytes of registers for which this node's window for I/O has room; give a smaller size",
         ),
         (
             memory("a", "size = '4K'\noffset = 'x'"),

@@ -286,6 +286,7 @@ impl Links {
             Role::Parked(_, claim) => (Some(claim.neighbour.identity()), false),
             _ => (None, false),
         };
+        let claimed = if is_link { None } else { to };
         let to = to.unwrap_or(Identity::Router).id();
         let mut packet =
             Some(Packet::between(own.identity(), to, own.incarnation, Body::Refuse { reason: refusal }));
@@ -297,7 +298,10 @@ impl Links {
         if is_link {
             log::warn!(target: NODES, "connection with {remote} ended: {why}");
         } else if refusal != Refusal::Superseded {
-            log_refusal(remote, why);
+            match claimed {
+                Some(identity) => log_refusal(remote, &format!("{why} ({identity})")),
+                None => log_refusal(remote, why),
+            }
         }
         let Some(entry) = self.entries.get_mut(&token) else { return };
         let role = core::mem::replace(&mut entry.role, Role::Leaving);

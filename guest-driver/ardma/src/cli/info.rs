@@ -148,8 +148,30 @@ fn window(info: &Info, window: &Window) -> String {
     text
 }
 
+/// Refuses a node to which there can be no link.
+fn require_other(info: &Info, node: u8) -> Result<(), Failure> {
+    let node = u32::from(node);
+    if node >= info.node_count {
+        let last = info.node_count.saturating_sub(1);
+        return Err(Failure::Usage(format!(
+            "there is no node {node}: this adaptor's nodes go from 0 to {last}"
+        )));
+    }
+    if node == info.node {
+        return Err(Failure::Usage(format!("node {node} is this node itself, to which there is no link")));
+    }
+    Ok(())
+}
+
+/// Takes note of a log overflow.
+pub fn acknowledge(adaptor: &Adaptor, node: u8) -> Result<(), Failure> {
+    require_other(&adaptor.info()?, node)?;
+    Ok(adaptor.acknowledge_overflow(node)?)
+}
+
 /// Waits until the link to a node is up, or down.
 pub fn wait(adaptor: &Adaptor, arguments: &WaitArguments, out: &mut dyn Write) -> Result<(), Failure> {
+    require_other(&adaptor.info()?, arguments.node)?;
     let limit = Duration::from_secs(arguments.timeout.into());
     let start = Instant::now();
     loop {
@@ -177,6 +199,16 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("\naccess space: 4 GiB at 0x100000000\n"), "{text}");
         assert!(text.starts_with("registers: 0 B at an unknown address\n"), "{text}");
+    }
+
+    #[test]
+    fn a_node_to_which_there_can_be_no_link_is_refused() {
+        let info = Info { node: 1, node_count: 16, ..Info::default() };
+        let text = |node| require_other(&info, node).map_err(|failure| failure.to_string());
+        assert_eq!(text(0), Ok(()));
+        assert_eq!(text(15), Ok(()));
+        assert_eq!(text(16), Err("there is no node 16: this adaptor's nodes go from 0 to 15".to_owned()));
+        assert_eq!(text(1), Err("node 1 is this node itself, to which there is no link".to_owned()));
     }
 
     #[test]

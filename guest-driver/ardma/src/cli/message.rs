@@ -109,13 +109,22 @@ pub fn ring(adaptor: &Adaptor, arguments: &RingArguments, out: &mut dyn Write) -
             continue;
         }
         if !code.is_ok() {
-            writeln!(out, "ring {node}:{doorbell} {done} executed, then: {code}")?;
+            writeln!(out, "ring {node}:{doorbell} {}", what_failed(done, group, code))?;
             return Err(Failure::Told);
         }
         done = done.saturating_add(group);
     }
     writeln!(out, "ring {node}:{doorbell} {done} executed, {}", Code::Ok)?;
     Ok(())
+}
+
+/// What there is to say where the check after `done` messages and another `group` of them told an error: of one it is that one's, of
+/// several nobody knows which, and the others may have been taken.
+fn what_failed(done: u64, group: u64, code: Code) -> String {
+    match group {
+        0 | 1 => format!("{done} executed, then: {code}"),
+        _ => format!("{group} sent, of which at least one failed: {code}"),
+    }
 }
 
 /// What the check says of the messages; unless the adaptor was reset since `lapses` was asked for.
@@ -202,6 +211,14 @@ mod tests {
         for text in ["2", "2:64", "256:0", "2:x", ":", "2:"] {
             assert!(parse_target(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn one_answer_for_several_messages_counts_none_of_them() {
+        let code = Code::NoResources;
+        assert!(what_failed(7, 1, code).starts_with("7 executed, then: not executed, retry makes sense"));
+        let text = what_failed(0, 3000, code);
+        assert!(text.starts_with("3000 sent, of which at least one failed: not executed"), "{text}");
     }
 
     #[test]

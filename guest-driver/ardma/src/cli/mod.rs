@@ -254,7 +254,7 @@ fn carry_out(adaptor: &Adaptor, arguments: &Arguments, out: &mut dyn Write) -> R
         Command::Ring(ring) => message::ring(adaptor, ring, out),
         Command::Listen(listen) => message::listen(adaptor, listen, out),
         Command::Wait(wait) => info::wait(adaptor, wait, out),
-        Command::Ack { node } => Ok(adaptor.acknowledge_overflow(*node)?),
+        Command::Ack { node } => info::acknowledge(adaptor, *node),
         Command::Reset | Command::Test(_) => Ok(()),
     }
 }
