@@ -195,9 +195,9 @@ impl Schedule {
                 break;
             }
             let value = self.oracle.new_value();
+            self.go_on(from);
             self.oracle.stored(from, to, offset, value);
             let start = self.world.now;
-            self.world.spared = Some(from);
             while self.world.store(from, to, offset, &value.to_le_bytes()).is_err() {
                 assert!(
                     self.world.now.since(start) <= PATIENCE,
@@ -286,9 +286,20 @@ impl Schedule {
         self.oracle.checked(&self.world, from, to, block, word as u8);
     }
 
+    /// A node is to make accesses: whoever stands still makes none, so that it goes on before, and
+    /// does not stand still again.
+    fn go_on(&mut self, node: NodeId) {
+        self.world.spared = Some(node);
+        let until = *self.world.paused_until(node.into());
+        while self.world.now < until {
+            self.world.step();
+            self.oracle.observe(&self.world);
+        }
+    }
+
     /// Loads, while things may fail meanwhile.
     fn wait(&mut self, at: NodeId, region: Region, offset: u64, len: usize) -> bytes::Bytes {
-        self.world.spared = Some(at);
+        self.go_on(at);
         let tag = self.world.begin_load(at, region, offset, len);
         let start = self.world.now;
         loop {

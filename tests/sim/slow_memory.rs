@@ -16,7 +16,7 @@ const FLUSHED: u32 = 0x44;
 /// Every page is brought in elsewhere, in up to 3 s.
 const ELSEWHERE: Slow = Slow { faults: 1000, longest: 3_000_000, unseen: 0 };
 /// Every page fault has the process stand still, for up to 400 ms.
-const UNSEEN: Slow = Slow { faults: 1000, longest: 4_000_000, unseen: 1000 };
+const UNSEEN: Slow = Slow { faults: 1000, longest: 800_000, unseen: 1000 };
 
 /// A stores at B, and the operation has a page fault; no other has.
 fn store_with_fault(world: &mut World, slow: Slow, offset: u64, value: u64) {

@@ -73,7 +73,7 @@ pub struct Slow {
     pub faults: u64,
     /// The longest time, in microseconds, that it takes to serve one elsewhere.
     pub longest: u64,
-    /// How many of 1000 page faults are not seen before, so that the process stands still, for a tenth of that time at most.
+    /// How many of 1000 page faults are not seen before, so that the process stands still, for half of that time at most.
     pub unseen: u64,
 }
 
@@ -712,7 +712,7 @@ impl World {
         let process = &self.process_of(id).places;
         if is_unseen && self.spared.is_none_or(|spared| !process.contains(&spared)) {
             self.nodes.get_mut(&id).unwrap().stuck = Some(operation);
-            self.pause(id, time / 10);
+            self.pause(id, time / 2);
         } else {
             let node = self.nodes.get_mut(&id).unwrap();
             node.faults.push((served_at, operation.id()));
