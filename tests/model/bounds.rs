@@ -113,7 +113,8 @@ pub struct Bounds {
     pub horizon: Duration,
     /// Packets under way to each node at most; an adaptor is asked for more when there is room.
     pub capacity: usize,
-    /// Whether the nodes still have to get to know each other.
+    /// Whether the nodes still have to get to know each other. Then it is packets of the first life
+    /// that are kept or doubled, and that life ends when one is.
     pub introduction: bool,
     /// Whether the target's adaptor may learn later than at once that a memory operation is done.
     pub slow_memory: bool,

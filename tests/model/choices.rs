@@ -88,11 +88,11 @@ impl State {
             return;
         }
         self.accesses(bounds, actions);
-        self.deliveries(actions);
+        self.deliveries(bounds, actions);
         let can_execute = self.node(Side::B).can_execute(self.now);
         self.executions(bounds, can_execute, actions);
         self.passing_of_time(bounds, can_execute, actions);
-        self.failures(actions);
+        self.failures(bounds, actions);
     }
 
     fn accesses(&self, bounds: &Bounds, actions: &mut Vec<Action>) {
@@ -117,16 +117,17 @@ impl State {
         }
     }
 
-    fn deliveries(&self, actions: &mut Vec<Action>) {
+    fn deliveries(&self, bounds: &Bounds, actions: &mut Vec<Action>) {
         let Budget { losses, kept, copies, flips, .. } = self.left;
+        let may_keep = !bounds.introduction || self.node(Side::A).life == 0;
         for to in Side::ENDS.into_iter().filter(|&to| self.network.load(to) > 0) {
             let arrives = self.is_linked(to);
             let allowed = [
                 (arrives, Action::Deliver(to)),
                 (self.is_cut() || losses > 0, Action::Lose(to)),
                 (arrives && flips > 0, Action::Flip(to)),
-                (kept > 0, Action::Keep(to)),
-                (copies > 0, Action::Copy(to)),
+                (may_keep && kept > 0, Action::Keep(to)),
+                (may_keep && copies > 0, Action::Copy(to)),
             ];
             offer(allowed, actions);
         }
@@ -171,15 +172,16 @@ impl State {
         can_execute || self.node(Side::B).is_running() || Side::ENDS.into_iter().any(arrives)
     }
 
-    fn failures(&self, actions: &mut Vec<Action>) {
+    fn failures(&self, bounds: &Bounds, actions: &mut Vec<Action>) {
         let Budget { cuts, turns, crashes, resets, .. } = self.left;
+        let may_crash = !bounds.introduction || !self.network.kept().is_empty();
         for side in Side::ENDS {
             let is_linked = self.is_linked(side);
             let is_in_place = self.at(side) == side;
             let allowed = [
                 (is_linked && cuts > 0, Action::Cut(side)),
                 (!is_linked, Action::Join(side)),
-                (is_in_place && crashes[side as usize] > 0, Action::Crash(side)),
+                (may_crash && is_in_place && crashes[side as usize] > 0, Action::Crash(side)),
                 (is_in_place && resets[side as usize] > 0, Action::Reset(side)),
             ];
             offer(allowed, actions);

@@ -251,15 +251,16 @@ fn packets_of_an_earlier_life() {
     explore("earlier life", Bounds { budget: Budget { copies: 3, ..write }, horizon, ..usual });
 }
 
-/// A router kept the end of an introduction and a request; the next life is introduced, and something of it was executed.
+/// A router kept the end of an introduction and a request; the next life is introduced, and
+/// something of it was executed. Time goes on until the target has asked for a sign of life once
+/// more: where it waits for none, it believes none.
 #[test]
 fn an_earlier_life_that_introduces_itself_late() {
-    // The long form has a request that arrives, and once more late.
-    let short = Budget { writes: 1, reads: 1, kept: 2, crashes: [1, 0], ..Budget::NONE };
-    let budget = budget(short, Budget { kept: 1, copies: 1, ..short });
+    let short = Budget { writes: 1, reads: 1, kept: 1, copies: 1, crashes: [1, 0], ..Budget::NONE };
+    let budget = budget(short, Budget { writes: 2, ..short });
     explore(
         "late introduction",
-        Bounds { budget, horizon: millis(5), capacity: 1, introduction: true, ..Bounds::USUAL },
+        Bounds { budget, horizon: millis(10), capacity: 1, introduction: true, ..Bounds::USUAL },
     );
 }
 

@@ -4,6 +4,7 @@
 
 mod bus;
 mod commands;
+mod pages;
 mod serving;
 
 use super::*;

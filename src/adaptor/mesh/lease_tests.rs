@@ -204,6 +204,22 @@ fn a_stamp_is_sent_back_as_it_came() {
 }
 
 #[test]
+fn a_hello_without_a_nonce_that_was_given_proves_nothing() {
+    let mut mesh = linked();
+    let given = packets(&mut mesh, start()).into_iter().find_map(|body| match body {
+        Body::Hello { nonce, .. } => Some(nonce),
+        _ => None,
+    });
+    let given = given.expect("it introduces itself");
+    for echo in [0, given ^ 1, given] {
+        let (epoch, lease) = (Epoch(0), 150_000);
+        let hello = Body::Hello { versions: Versions::OWN, epoch, nonce: 0, echo, lease, inventory: 0 };
+        mesh.handle_packet(start(), PEER, from_peer(hello));
+        assert_eq!(mesh.peer(PEER).is_some_and(|peer| peer.up), echo == given);
+    }
+}
+
+#[test]
 fn a_link_on_which_nothing_comes_any_more_is_down_and_counted() {
     let mut mesh = linked();
     prove(&mut mesh, start(), 0);
